@@ -1,0 +1,1 @@
+"""Ways for wakeups to travel: memory, polling, sqs."""

@@ -1,0 +1,1 @@
+"""Durable background runs: the truth in a relational store, wakeups over SQS."""

@@ -1,0 +1,1 @@
+"""Enqueue, wait for results, act on runs from outside."""

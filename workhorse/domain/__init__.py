@@ -1,0 +1,1 @@
+"""Values and decisions of Workhorse; pure: no clock, no I/O, no logging, no SQL."""

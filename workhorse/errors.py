@@ -1,0 +1,141 @@
+"""Every error that Workhorse raises.
+
+A message says what happened, which one it happened to, what now stands, and what to do. Messages
+never hold payloads, values or credentials: they end up in logs.
+
+Source: docs/design.md, section 11.
+"""
+
+from __future__ import annotations
+
+
+class WorkhorseError(Exception):
+    """The base of all errors below; catching it catches whatever Workhorse raises itself."""
+
+
+class InvalidNameError(WorkhorseError, ValueError):
+    """A queue, task, boundary, key, session, tag or run id is not of the allowed form."""
+
+
+class InvalidInstantError(WorkhorseError, ValueError):
+    """A point in time or a duration is naive, not finite or out of range."""
+
+
+class UnstorableValueError(WorkhorseError, ValueError):
+    """A value cannot be stored unchanged. `path` names the bad part, e.g. `$.items[3]`."""
+
+    def __init__(self, message: str, *, path: str = "$") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class ValueTooLargeError(WorkhorseError, ValueError):
+    """A value's compact JSON is larger than its cap; `size` and `cap` are bytes of UTF-8."""
+
+    def __init__(self, what: str, size: int, cap: int) -> None:
+        super().__init__(
+            f"{what} is {size:,} bytes of JSON and may be {cap:,} at most; nothing was stored. "
+            "Keep the value where it belongs (an object store, a table) and pass its key instead"
+        )
+        self.what = what
+        self.size = size
+        self.cap = cap
+
+    def __reduce__(self) -> tuple[type[ValueTooLargeError], tuple[str, int, int]]:
+        return type(self), (self.what, self.size, self.cap)
+
+
+class ConfigurationError(WorkhorseError):
+    """A setting, a task's definition or a combination of them cannot work."""
+
+
+class UnknownTaskError(WorkhorseError, LookupError):
+    """No task of that name is registered in this app."""
+
+
+class IdempotencyConflictError(WorkhorseError):
+    """The idempotency key belongs to a run with another payload, which stands as it is."""
+
+
+class RunNotFoundError(WorkhorseError, LookupError):
+    """No run has that id in this store and environment."""
+
+
+class RunFailedError(WorkhorseError):
+    """The run that was waited for has failed; `reason`, `error_type`, `error_message` say how."""
+
+    def __init__(
+        self, message: str, *, reason: str, error_type: str | None, error_message: str | None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.error_type = error_type
+        self.error_message = error_message
+
+
+class RunCancelledError(WorkhorseError):
+    """The run that was waited for was cancelled."""
+
+
+class ResultTimeoutError(WorkhorseError, TimeoutError):
+    """The run that was waited for has not ended in time; it goes on."""
+
+
+class LeaseLostError(WorkhorseError):
+    """The run's lease ran out or was taken; nothing was stored under it."""
+
+
+class LeaseRequiredError(WorkhorseError):
+    """A run was handed over for execution without a lease; it was not touched."""
+
+
+class CheckpointConflictError(WorkhorseError):
+    """The checkpoint already holds another value or input, which stands."""
+
+
+class WaitConflictError(WorkhorseError):
+    """The name already belongs to another kind of wait, or to another target."""
+
+
+class WaitLimitExceededError(WorkhorseError):
+    """The run has as many open waits as it may have."""
+
+
+class WaitTimeoutError(WorkhorseError, TimeoutError):
+    """The wait's time-out came before its value."""
+
+
+class BoundaryLimitExceededError(WorkhorseError):
+    """The run has as many boundaries, or as many bytes in them, as it may have."""
+
+
+class DeliveryConflictError(WorkhorseError):
+    """The delivery's key was used before with another value, which stands."""
+
+
+class DeliveryLimitExceededError(WorkhorseError):
+    """The run has as many unread deliveries as it may have."""
+
+
+class TokenNotFoundError(WorkhorseError, LookupError):
+    """No wait token has that reference."""
+
+
+class ChildFailedError(WorkhorseError):
+    """A child run that was waited for has failed or was cancelled."""
+
+
+class TransactionMisuseError(WorkhorseError):
+    """An operation ended the transaction that it was handed; its checkpoint was not stored."""
+
+
+class SchemaMismatchError(WorkhorseError):
+    """The database's schema is missing, older than this version needs, or no longer serves it."""
+
+
+class StoreUnavailableError(WorkhorseError):
+    """The database could not be reached, or did not answer; the operation may have happened."""
+
+
+class NonRetryableError(WorkhorseError):
+    """Raise it in a handler to end the run at once, whatever attempts are left."""

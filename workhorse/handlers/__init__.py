@@ -1,0 +1,1 @@
+"""What a task author touches: tasks, contexts, codecs."""

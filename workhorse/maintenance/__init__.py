@@ -1,0 +1,1 @@
+"""Recover, promote, publish: one bounded page a transaction."""

@@ -1,0 +1,159 @@
+"""What a lane offers to Workhorse, and what it is handed.
+
+A lane carries wakeups: hints that name a run and nothing else. It may lose, double, delay and
+reorder them; the store holds the truth, and two nets find what a lane lost. So a lane needs no
+acknowledgement, no ordering and no store of its own, and its contract is small.
+
+A lane is found by its name in the entry-point group `workhorse.lanes`; the entry is a class with a
+class method `open(context)`, see `LaneFactory`. `workhorse.testing.LaneSuite` is the conformance
+suite that every lane passes.
+
+Source: docs/design.md, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from workhorse.domain.ids import RunId
+from workhorse.domain.sightings import Fate
+
+if TYPE_CHECKING:
+    from workhorse.settings import Settings
+    from workhorse.telemetry import Counters
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeup:
+    """The hint itself: look at this run."""
+
+    run_id: RunId
+    queue: str
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A wakeup to be sent, to arrive after `delay_ms` at the earliest where the lane can."""
+
+    wakeup: Wakeup
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """How a send went. `error` describes the last failure, without payloads or credentials."""
+
+    sent: int = 0
+    failed: int = 0
+    error: str | None = None
+
+
+class Unreadable(StrEnum):
+    """Why a message's body names no run."""
+
+    MALFORMED = "malformed"
+    NEWER_FORMAT = "newer_format"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A wakeup as it was received, to be deleted or shown again.
+
+    Args:
+        message_id: The broker's id of the message; may be logged.
+        content: The wakeup, or why there is none.
+        receive_count: How often the broker has handed the message out, this time included. It is
+            never an attempt of the run.
+        handle: What the lane needs to settle the message; nobody else looks at it.
+    """
+
+    message_id: str
+    content: Wakeup | Unreadable
+    receive_count: int = 1
+    handle: object = field(default=None, repr=False)
+
+
+class Receiver(Protocol):
+    """Takes messages of one queue for one worker. Used by one thread, but for `close`."""
+
+    def receive(self, limit: int, wait_ms: int) -> Sequence[Message]:
+        """Return up to `limit` messages, waiting up to `wait_ms` for the first.
+
+        A lane may return more than one and fewer than `limit`; it never returns more. It may raise
+        any exception when the broker fails; the caller backs off and calls again. After `close`
+        it returns an empty list.
+        """
+        ...
+
+    def settle(self, fates: Sequence[tuple[Message, Fate]]) -> None:
+        """Delete messages or show them again. Never raises: what fails comes back by itself."""
+        ...
+
+    def close(self) -> None:
+        """End a receive that is under way, soon; from any thread, any number of times."""
+        ...
+
+
+@runtime_checkable
+class Lane(Protocol):
+    """A way for wakeups to travel. All calls may come from several threads at once."""
+
+    carries_messages: bool
+    """Whether workers receive messages. Where they do not, workers find runs by scanning, and
+    `Receiver.receive` only waits (it may end early when it knows of new work)."""
+
+    def send(self, outgoing: Sequence[Outgoing]) -> SendReport:
+        """Send wakeups; two tries, 2 s in all. Never raises for the broker: the nets are there."""
+        ...
+
+    async def send_async(self, outgoing: Sequence[Outgoing]) -> SendReport:
+        """As `send`, without blocking the event loop."""
+        ...
+
+    def receiver(self, queue: str) -> Receiver:
+        """Return a receiver of a queue's messages."""
+        ...
+
+    def reach_ms(self, queue: str) -> int:
+        """Return how far ahead a delayed wakeup may be sent on this queue; 0 where not at all."""
+        ...
+
+    def backlog(self, queue: str) -> int | None:
+        """Return about how many messages are visible in a queue; None where the lane has none.
+
+        May raise any exception when the broker fails.
+        """
+        ...
+
+    def check(self, queue: str) -> Sequence[str]:
+        """Return what is wrong with a queue, a plain sentence each; empty when nothing is."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and threads; any number of times."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LaneContext:
+    """What a lane is handed when it is opened."""
+
+    settings: Settings
+    counters: Counters
+
+
+class LaneFactory(Protocol):
+    """The class that an entry point of `workhorse.lanes` names."""
+
+    @classmethod
+    def open(cls, context: LaneContext) -> Lane:
+        """Open the lane. No call to the broker is made yet.
+
+        Raises:
+            ConfigurationError: A setting that the lane needs is missing or wrong.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""One worker process: intake, slots, heartbeat, writer, shutdown."""

@@ -1,0 +1,109 @@
+"""Settings: arguments of `Workhorse(...)`, else WORKHORSE_* in the environment, else defaults.
+
+This is the only module that reads the environment. (AWS credentials, profiles and AWS_* endpoints
+are boto3's to read, as any boto3 user expects.)
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from workhorse.domain.names import check_environment, check_queue, check_schema
+from workhorse.errors import ConfigurationError
+
+
+class Settings(BaseSettings):
+    """What a process is told from outside. Each field is read from WORKHORSE_<FIELD>."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WORKHORSE_", frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    database_url: SecretStr = SecretStr("sqlite:///workhorse.sqlite3")
+    """`postgresql://user:password@host/db` or `sqlite:///path`."""
+    schema_name: str = Field(default="workhorse", validation_alias="WORKHORSE_SCHEMA")
+    """The PostgreSQL schema of the tables; the environment is added behind it."""
+    environment: str = ""
+    """Keeps several systems apart: scopes schema, queue names, logs and metrics."""
+    pooler: bool = False
+    """Whether the database is reached through a pooler in transaction mode."""
+    lane: str = "polling"
+    """The way wakeups travel, by its entry-point name: `sqs`, `polling`, `memory`."""
+    queues: Annotated[tuple[str, ...], NoDecode] = ("default",)
+    """The queues that `workhorse worker` serves, with commas between."""
+
+    lease_seconds: float = Field(default=30.0, ge=0.5, le=3600)
+    concurrency: int = Field(default=10, ge=1, le=1000)
+    poll_ms: int = Field(default=50, ge=1, le=60_000)
+    drain_seconds: float = Field(default=25.0, ge=0, le=3600)
+    hint_stride: int = Field(default=10, ge=1, le=1000)
+    """Bulk enqueue sends one wakeup per this many runs: 10 where long-running workers serve a
+    queue, 1 where only Lambda does."""
+    health_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where `/livez`, `/readyz` and `/metrics` answer; 0 picks a free port, none is off."""
+    health_host: str = "127.0.0.1"
+    log_level: str = "INFO"
+
+    aws_endpoint_url: str | None = None
+    aws_region: str | None = None
+    sqs_queue_prefix: str = "workhorse-"
+    sqs_queue_urls: dict[str, str] = Field(default_factory=dict)
+    """Queue name to the URL, ARN or name of its SQS queue, where it is not prefix + name."""
+    sqs_fifo: bool = False
+    """Whether queue names stand for FIFO queues (`.fifo` is put behind)."""
+    sqs_client: str = Field(default="auto", pattern="^(auto|boto3|aioboto3)$")
+    """Which client receives, and sends for async producers; auto takes aioboto3 where installed."""
+
+    @field_validator("queues", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("queues")
+    @classmethod
+    def _queues(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(check_queue(name) for name in value))
+
+    @field_validator("environment")
+    @classmethod
+    def _environment(cls, value: str) -> str:
+        return check_environment(value)
+
+    @field_validator("schema_name")
+    @classmethod
+    def _schema(cls, value: str) -> str:
+        return check_schema(value)
+
+    @property
+    def scoped_schema(self) -> str:
+        """The PostgreSQL schema, with the environment."""
+        return f"{self.schema_name}_{self.environment}" if self.environment else self.schema_name
+
+    @property
+    def scoped_prefix(self) -> str:
+        """What stands before a queue's name at the broker."""
+        environment = f"{self.environment}-" if self.environment else ""
+        return f"{self.sqs_queue_prefix}{environment}"
+
+
+def load_settings(**given: Any) -> Settings:
+    """Return settings from arguments (those that are not None) and the environment.
+
+    Raises:
+        ConfigurationError: A setting is unknown or wrong; it is named, its value is not shown.
+    """
+    # A field cannot be called `schema`: pydantic's own method has that name.
+    given = {("WORKHORSE_SCHEMA" if name == "schema" else name): v for name, v in given.items()}
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'settings'}: {problem['msg']}"
+            for problem in error.errors(include_input=False, include_url=False)
+        )
+        raise ConfigurationError(f"settings: {problems}") from None

@@ -1,0 +1,1 @@
+"""Tables, transactions, all SQL: once for PostgreSQL and SQLite."""

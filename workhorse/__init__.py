@@ -1,1 +1,48 @@
-"""Durable background runs: the truth in a relational store, wakeups over SQS."""
+"""Durable background runs: the truth in a relational store, wakeups over SQS.
+
+Names are loaded when they are first used: `import workhorse` alone loads no SQLAlchemy, no pydantic
+and no AWS client, so a command that only prints its help stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workhorse.app import Workhorse as Workhorse
+    from workhorse.client.results import Run as Run
+    from workhorse.domain.ids import RunId as RunId
+    from workhorse.domain.retry import RetryPolicy as RetryPolicy
+    from workhorse.domain.runs import RunState as RunState
+    from workhorse.domain.runs import RunView as RunView
+    from workhorse.errors import NonRetryableError as NonRetryableError
+    from workhorse.errors import WorkhorseError as WorkhorseError
+
+_HOMES = {
+    "NonRetryableError": "workhorse.errors",
+    "RetryPolicy": "workhorse.domain.retry",
+    "Run": "workhorse.client.results",
+    "RunId": "workhorse.domain.ids",
+    "RunState": "workhorse.domain.runs",
+    "RunView": "workhorse.domain.runs",
+    "Workhorse": "workhorse.app",
+    "WorkhorseError": "workhorse.errors",
+}
+
+__all__ = [  # noqa: PLE0604 - the keys are text
+    *_HOMES
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

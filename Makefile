@@ -1,0 +1,70 @@
+# Workhorse. `make help` lists what there is; `make demo` and `make test` need nothing before.
+# Options go in ARGS, e.g. make test ARGS="tests/domain -x"; PYTHON names an interpreter.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+.SHELLFLAGS := -eu -c
+# One thing at a time, also under `make -j`: the targets share one environment and two cores.
+.NOTPARALLEL:
+
+ARGS ?=
+python := .venv/bin/python
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: setup
+setup: ## make or update .venv (every other target does it by itself)
+	@sh tools/setup.sh
+
+.PHONY: demo
+demo: setup ## watch a small fleet at work on embedded parts; under a minute
+	@exec .venv/bin/workhorse demo $(ARGS)
+
+.PHONY: test
+test: setup ## run all tests on SQLite and a throw-away PostgreSQL
+	@exec $(python) -m pytest $(ARGS)
+
+.PHONY: check
+check: lint types imports test ## what a change has to pass
+
+.PHONY: lint
+lint: setup ## look for mistakes and for unformatted code
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+
+.PHONY: format
+format: setup ## format the code and repair what can be repaired
+	$(python) -m ruff check --fix .
+	$(python) -m ruff format .
+
+.PHONY: types
+types: setup ## check types (mypy, strict)
+	$(python) -m mypy
+
+.PHONY: imports
+imports: setup ## check which part imports which
+	.venv/bin/lint-imports
+
+.PHONY: coverage
+coverage: setup ## run the tests and show the lines and branches they leave out
+	$(python) -m coverage erase
+	$(python) -m coverage run -m pytest $(ARGS)
+	$(python) -m coverage report
+	@echo "coverage: domain/ and store/, where each branch has a test or a reason:"
+	$(python) -m coverage report --include='workhorse/domain/*,workhorse/store/*' --fail-under=100
+
+.PHONY: bench
+bench: setup ## measure throughput and latency; writes benchmarks/results/latest.json
+	@exec $(python) -m benchmarks $(ARGS)
+
+.PHONY: lock
+lock: ## write requirements/dev.txt anew; needs uv (ARGS=--upgrade takes newer versions)
+	@sh tools/lock.sh $(ARGS)
+
+.PHONY: clean
+clean: ## remove what the targets made, but for results of benchmarks
+	rm -rf .venv .setup.lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
+	  .hypothesis .coverage htmlcov build dist .workhorse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Write requirements/dev.txt anew from pyproject.toml, for all Pythons and platforms at once.
+# Usage: sh tools/lock.sh [--upgrade]     Without --upgrade, versions that still fit are kept.
+set -eu
+cd "$(dirname "$0")/.."
+
+uv=${UV:-uv}
+if ! command -v "$uv" >/dev/null; then
+    echo "lock: uv is missing; install it with 'pip install uv', or name it: make lock UV=/path/to/uv" >&2
+    exit 1
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+# The group names the project itself for its extra, which is asked for below: left in, it would be
+# looked up on an index.
+grep -v '^ *"workhorse-lanes\[' pyproject.toml >"$folder/pyproject.toml"
+grep -v '^#' requirements/dev.txt >"$folder/dev.txt"
+
+"$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --only-binary :all: \
+    --no-header --no-annotate --extra aio --group "$folder/pyproject.toml:dev" "$@" \
+    --output-file "$folder/dev.txt" "$folder/pyproject.toml"
+
+{
+    grep '^#' requirements/dev.txt
+    grep -v '^#' "$folder/dev.txt"
+} >"$folder/whole.txt"
+cp "$folder/whole.txt" requirements/dev.txt
+echo "lock: requirements/dev.txt names $(grep -c '==' requirements/dev.txt) packages"

@@ -1,0 +1,1 @@
+"""The tests of Workhorse; folders mirror the tree that they test."""

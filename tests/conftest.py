@@ -1,0 +1,212 @@
+"""Fixtures that all tests share: databases that are migrated and empty, clocks, processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import Databases, UnfitDatabaseError, check_fit
+from tests.support.installations import CHOICE, NoServerError, choose
+from tests.support.postgres import PostgresServer
+from tests.support.processes import Processes
+from workhorse.store.database import ManualClock, Store
+
+NAMED = "WORKHORSE_TEST_DATABASE_URL"
+OFF = "off"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take out of the environment what would lead the tests to somebody's real systems."""
+    for name in list(os.environ):
+        settings = name.startswith("WORKHORSE_") and name not in (NAMED, CHOICE)
+        if settings or name.startswith(("AWS_", "PG")):
+            del os.environ[name]
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",  # not a secret: no endpoint checks it
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def pytest_report_header() -> list[str]:
+    """Say which databases the tests run on."""
+    if os.environ.get(NAMED):
+        postgres = f"the PostgreSQL that {NAMED} names"
+    elif os.environ.get(CHOICE) == OFF:
+        postgres = "no PostgreSQL"
+    else:
+        try:
+            postgres = str(choose())
+        except NoServerError:
+            postgres = "no PostgreSQL found"
+    python = ".".join(map(str, sys.version_info[:3]))
+    return [f"databases: SQLite {sqlite3.sqlite_version} and {postgres}; Python {python}"]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count what was left out, by its reason."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _left_out[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out and how to get it."""
+    if _left_out:
+        terminalreporter.section("left out")
+        for reason, count in sorted(_left_out.items()):
+            terminalreporter.line(f"{count} tests: {reason}")
+
+
+_left_out: Counter[str] = Counter()
+
+
+# -- clocks --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The clock of `store`; it stands still until the test moves it."""
+    return ManualClock()
+
+
+# -- databases -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Databases]:
+    """A PostgreSQL server's databases: the named server's, else those of one that is started."""
+    named = os.environ.get(NAMED)
+    if named:
+        try:
+            check_fit(named)
+        except UnfitDatabaseError as error:
+            pytest.exit(f"{NAMED}: {error}", returncode=2)
+        databases = Databases(named)
+        yield databases
+        databases.close()
+        return
+    if os.environ.get(CHOICE) == OFF:
+        pytest.skip(f"PostgreSQL is left out by {CHOICE}=off; run them without that setting")
+    try:
+        server = PostgresServer()
+    except NoServerError as error:
+        pytest.exit(f"{error}; or leave PostgreSQL out by {CHOICE}=off", returncode=2)
+    with server:
+        yield server.databases
+
+
+@pytest.fixture(scope="session")
+def migrated_postgresql(postgres: Databases) -> str:
+    """The name of a database to copy: migrated once, empty, and never connected to again."""
+    name = postgres.create()
+    _migrate(postgres.url(name))
+    return name
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file to copy: migrated once, and empty."""
+    path = tmp_path_factory.mktemp("template") / "workhorse.sqlite3"
+    _migrate(f"sqlite:///{path}")
+    return path
+
+
+def _migrate(url: str) -> None:
+    from workhorse.store.migrating import migrate
+
+    store = Store.open(url)
+    try:
+        migrate(store)
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def empty_postgresql_url(postgres: Databases) -> Iterator[str]:
+    """A PostgreSQL database of this test's own, with nothing in it."""
+    name = postgres.create()
+    yield postgres.url(name)
+    postgres.drop(name)
+
+
+@pytest.fixture
+def empty_sqlite_url(tmp_path: Path) -> str:
+    """An SQLite database of this test's own that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'empty.sqlite3'}"
+
+
+@pytest.fixture
+def postgresql_url(postgres: Databases, migrated_postgresql: str) -> Iterator[str]:
+    """A migrated, empty PostgreSQL database of this test's own."""
+    name = postgres.create(template=migrated_postgresql)
+    yield postgres.url(name)
+    postgres.drop(name)
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+    """A migrated, empty SQLite database of this test's own."""
+    path = tmp_path / "workhorse.sqlite3"
+    shutil.copyfile(migrated_sqlite, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated, empty database of this test's own, on SQLite and then on PostgreSQL."""
+    # Asked for by name, so that a run of the SQLite half starts no server.
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request: pytest.FixtureRequest) -> str:
+    """As `database_url`, but not migrated."""
+    url: str = request.getfixturevalue(f"empty_{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def store(database_url: str, clock: ManualClock) -> Iterator[Store]:
+    """A store whose time is `clock`'s, on SQLite and then on PostgreSQL."""
+    store = Store.open(database_url, clock=clock)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def real_clock_store(database_url: str) -> Iterator[Store]:
+    """A store whose time is the database's own, on SQLite and then on PostgreSQL."""
+    store = Store.open(database_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server that this test may stop, kill and restart; it takes a second to make."""
+    if os.environ.get(CHOICE) == OFF:
+        pytest.skip(f"PostgreSQL is left out by {CHOICE}=off; run them without that setting")
+    with PostgresServer() as server:
+        yield server
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Starts real processes; those that are left are killed when the test ends."""
+    started = Processes()
+    yield started
+    started.close()

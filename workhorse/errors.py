@@ -61,6 +61,10 @@ class RunNotFoundError(WorkhorseError, LookupError):
     """No run has that id in this store and environment."""
 
 
+class RunNotFinishedError(WorkhorseError):
+    """The run has not ended yet, so it cannot be run again; it goes on as it is."""
+
+
 class RunFailedError(WorkhorseError):
     """The run that was waited for has failed; `reason`, `error_type`, `error_message` say how."""
 

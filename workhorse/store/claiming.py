@@ -1,0 +1,425 @@
+"""Claims: ready -> running under a new fence, a whole batch at once.
+
+A claim takes the runs that wakeups named and fills up from the queue. What it scans is a page of
+candidates in order (priority, then age) behind a cursor; so runs at the head that cannot be taken
+(another's turn in a session) are passed by, once a sweep, and never hide those behind them. Runs of
+unknown tasks are not even read: the index is probed once per known task.
+
+Source: docs/design.md, sections 3 and 4; docs/adr/0005-claims-by-id-and-by-page.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    literal_column,
+    not_,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+    type_coerce,
+    update,
+)
+from sqlalchemy.sql.expression import Executable
+
+from workhorse.domain.ids import RunId
+from workhorse.domain.retry import RetryPolicy
+from workhorse.domain.runs import ClaimedRun, Lease, RunState
+from workhorse.domain.sightings import Sighting
+from workhorse.store.database import Tx
+from workhorse.store.dialect import Dialect
+from workhorse.store.schema import Id, Number, live, outcomes, queues, runs
+
+PAGE: Final = 200
+"""Candidates that a scan looks at. A literal in the statement: with a parameter for its limit, the
+database may choose a plan that sorts the whole backlog."""
+MAX_CLAIM: Final = 200
+"""Runs that one claim takes at most: larger batches cost more a run, not less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where the next page of a sweep starts; to be handed back, not to be looked into."""
+
+    rank: int
+    ready_us: int
+    id: str
+
+
+_HEAD: Final = Cursor(-1, 0, "00000000-0000-0000-0000-000000000000")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a claim took.
+
+    Args:
+        runs: The runs, each with its lease; by priority, then age.
+        cursor: Where the sweep goes on; None when the page was not full: the sweep is at its end.
+        full: Whether the page was full, so that more may lie behind it.
+    """
+
+    runs: list[ClaimedRun]
+    cursor: Cursor | None = None
+    full: bool = False
+
+
+def claim(
+    tx: Tx,
+    *,
+    queue: str,
+    ids: Sequence[RunId],
+    tasks: Sequence[str],
+    free: int,
+    token: int,
+    lease_ms: int,
+    scan: bool = True,
+    cursor: Cursor | None = None,
+    sessions: bool = True,
+) -> Claim:
+    """Claim the named runs that can run, and fill up from the queue.
+
+    Args:
+        ids: Runs that wakeups named; those that are ready, or scheduled and due, are taken.
+        tasks: The tasks that the worker knows.
+        free: The most runs to take, up to 200.
+        token: Drawn for this call by the worker: 63 random bits.
+        lease_ms: How long the leases last.
+        scan: Whether to fill up from the queue.
+        cursor: Where the sweep's next page starts; None is the queue's head.
+        sessions: False leaves runs with a session alone.
+    """
+    free = min(free, MAX_CLAIM)
+    if free <= 0 or not tasks or not (ids or scan):
+        return Claim([])
+    start = cursor or _HEAD
+    params: dict[str, Any] = {"queue": queue, "tasks": json.dumps(list(tasks)), "free": free}
+    if ids:
+        params["ids"] = json.dumps(list(ids))
+    if scan:
+        params |= {"from_rank": start.rank, "from_us": start.ready_us, "from_id": start.id}
+    form = (bool(ids), scan, sessions)
+    if tx.dialect.one_statement:
+        rows = tx.fetch(_claim, *form, **params, token=token, lease_ms=lease_ms)
+        edge, taken = rows[0].edge, [row for row in rows if row.id is not None]
+    else:
+        edge = tx.fetch(_edge_alone, **params)[0].edge if scan else None
+        picked = tx.fetch(_picked, *form, **params)
+        chosen = json.dumps([row.id for row in picked])
+        tx.write(_take, chosen=chosen, token=token, lease_ms=lease_ms)
+        taken = list(tx.fetch(_read_chosen, chosen=chosen)) if picked else []
+    claimed = [_claimed_run(tx, row) for row in taken]
+    claimed.sort(key=lambda run: (-run.priority, run.id))
+    if edge is None:
+        return Claim(claimed)
+    rank, ready_us, last, count = str(edge).split(" ")
+    full = int(count) >= PAGE
+    return Claim(claimed, Cursor(int(rank), int(ready_us), last) if full else None, full)
+
+
+def claimed_under(tx: Tx, token: int) -> list[ClaimedRun]:
+    """Return what a claim took whose answer was lost."""
+    return [_claimed_run(tx, row) for row in tx.fetch(_read_claimed, token=token)]
+
+
+def sight(tx: Tx, ids: Sequence[RunId]) -> dict[RunId, Sighting]:
+    """Return what is known of runs; one that is not there has no entry."""
+    if not ids:
+        return {}
+    seen = {}
+    for row in tx.fetch(_sight, ids=json.dumps(list(ids))):
+        seen[RunId(str(row.id))] = Sighting(
+            state=RunState(row.state),
+            queue=row.queue,
+            task=row.task,
+            due_in_ms=None if row.due_in_ms is None else int(row.due_in_ms),
+            lease_expired=bool(row.lease_expired),
+            queue_paused=bool(row.paused),
+            turn=bool(row.turn),
+        )
+    return seen
+
+
+def _claimed_run(tx: Tx, row: Any) -> ClaimedRun:
+    run_id = RunId(str(row.id))
+    read = tx.dialect.read_instant
+    return ClaimedRun(
+        id=run_id,
+        task=row.task,
+        queue=row.queue,
+        payload=row.payload,
+        attempt=row.attempt,
+        lease=Lease(run_id, row.fence, row.token),
+        inbox=row.inbox,
+        hand_backs=row.hand_backs,
+        active_ms=row.active_ms,
+        priority=100 - row.rank,
+        session=row.session,
+        tags=tuple(json.loads(row.tags)) if row.tags else (),
+        key=row.key,
+        retry=RetryPolicy.from_json(row.retry),
+        timeout_ms=row.timeout_ms,
+        deadline_in_ms=None if row.deadline_in_ms is None else int(row.deadline_in_ms),
+        created_at=read(row.created_at),
+        started_at=read(row.started_at),
+        traceparent=row.traceparent,
+    )
+
+
+# -- what can be claimed -------------------------------------------------------------------------
+
+
+def open_queue(queue: ColumnElement[str]) -> ColumnElement[bool]:
+    """Say that a queue is not paused."""
+    return not_(exists().where(queues.c.name == queue, queues.c.paused_at.is_not(null())))
+
+
+def has_turn(row: FromClause) -> ColumnElement[bool]:
+    """Say that no unfinished run of the same session is before this one."""
+    earlier = live.alias("e")
+    return or_(
+        row.c.session.is_(null()),
+        not_(
+            exists().where(
+                earlier.c.session == row.c.session,
+                tuple_(earlier.c.line_at, earlier.c.id) < tuple_(row.c.line_at, row.c.id),
+            )
+        ),
+    )
+
+
+def _allowed(row: FromClause, *, sessions: bool) -> ColumnElement[bool]:
+    return has_turn(row) if sessions else row.c.session.is_(null())
+
+
+def _named(d: Dialect, *, sessions: bool) -> Select[Any]:
+    due = and_(live.c.state == literal_column("'scheduled'"), live.c.due_at <= d.now)
+    queue = bindparam("queue", type_=Text)
+    return (
+        select(live.c.id)
+        .where(
+            d.one_of(live.c.id, "ids"),
+            live.c.queue == queue,
+            d.one_of(live.c.task, "tasks"),
+            or_(live.c.state == literal_column("'ready'"), due),
+            open_queue(queue),
+            _allowed(live, sessions=sessions),
+        )
+        .order_by(live.c.id)
+        .limit(bindparam("free", type_=BigInteger))
+        .with_for_update(key_share=True, of=live, skip_locked=True)
+    )
+
+
+def _page(d: Dialect) -> Select[Any]:
+    """Return the first candidates behind the cursor, over all known tasks."""
+    queue = bindparam("queue", type_=Text)
+    c = live.alias("c")
+    start = tuple_(
+        bindparam("from_rank", type_=Number),
+        d.instant_of(bindparam("from_us", type_=BigInteger)),
+        bindparam("from_id", type_=Id),
+    )
+    tasks = d.each("tasks")
+    candidates = (
+        select(c.c.id, c.c.rank, c.c.ready_at)
+        .where(
+            c.c.queue == queue,
+            c.c.task == tasks.c.value,
+            c.c.state == literal_column("'ready'"),
+            tuple_(c.c.rank, c.c.ready_at, c.c.id) > start,
+        )
+        .order_by(c.c.rank, c.c.ready_at, c.c.id)
+        .limit(literal_column(str(PAGE)))
+    )
+    if d.one_statement:
+        near: FromClause = candidates.correlate(tasks).lateral("n")
+        source = tasks.join(near, true())
+    else:  # SQLite has no lateral join, but an IN that sees the row beside it
+        near = live.alias("n")
+        ids = candidates.with_only_columns(c.c.id).correlate(tasks)
+        source = tasks.join(near, near.c.id.in_(ids))
+    return (
+        select(near.c.id, near.c.rank, near.c.ready_at)
+        .select_from(source)
+        .where(open_queue(queue))
+        .order_by(near.c.rank, near.c.ready_at, near.c.id)
+        .limit(literal_column(str(PAGE)))
+    )
+
+
+def _edge(d: Dialect, page: FromClause) -> Select[Any]:
+    """Return a page's last row and its length, as one text."""
+    space: ColumnElement[str] = literal_column("' '")
+    count = select(func.count()).select_from(page).scalar_subquery()
+    parts = (page.c.rank, d.micros(page.c.ready_at), page.c.id, count)
+    text: ColumnElement[str] = cast(parts[0], Text)
+    for part in parts[1:]:
+        text = text.concat(space).concat(cast(part, Text))
+    return (
+        select(text.label("edge"))
+        .select_from(page)
+        .order_by(page.c.rank.desc(), page.c.ready_at.desc(), page.c.id.desc())
+        .limit(literal_column("1"))
+    )
+
+
+def _picks(d: Dialect, *, named: bool, scan: bool, sessions: bool) -> tuple[Select[Any], Any]:
+    """Return the ids to take, and the page that was scanned for them."""
+    page = _page(d).cte("page").prefix_with("MATERIALIZED", dialect="postgresql") if scan else None
+    named_ids = (
+        _named(d, sessions=sessions).cte("named").prefix_with("MATERIALIZED", dialect="postgresql")
+        if named
+        else None
+    )
+    arms = []
+    if named_ids is not None:
+        arms.append(select(named_ids.c.id))
+    if page is not None:
+        free: ColumnElement[Any] = bindparam("free", type_=BigInteger)
+        wanted = and_(live.c.state == literal_column("'ready'"), _allowed(live, sessions=sessions))
+        if named_ids is not None:
+            free = free - select(func.count()).select_from(named_ids).scalar_subquery()
+            wanted = and_(wanted, live.c.id.not_in(select(named_ids.c.id)))
+        more = (
+            select(live.c.id)
+            .select_from(page.join(live, live.c.id == page.c.id))
+            .where(wanted)
+            .order_by(page.c.rank, page.c.ready_at, page.c.id)
+            .limit(free)
+            .with_for_update(key_share=True, of=live, skip_locked=True)
+            .cte("more")
+            .prefix_with("MATERIALIZED", dialect="postgresql")
+        )
+        arms.append(select(more.c.id))
+    picks = arms[0] if len(arms) == 1 else arms[0].union_all(arms[1])
+    return picks, page  # type: ignore[return-value]
+
+
+def _taking(d: Dialect, chosen: ColumnElement[bool]) -> Any:
+    return (
+        update(live)
+        .where(chosen)
+        .values(
+            state="running",
+            fence=live.c.fence + literal_column("1"),
+            token=bindparam("token", type_=Number),
+            lease_expires_at=d.after(d.clock, bindparam("lease_ms", type_=BigInteger)),
+            ready_at=null(),
+            due_at=null(),
+            wake_sent=literal_column("false"),
+            started_at=func.coalesce(live.c.started_at, d.clock),
+        )
+    )
+
+
+_LIVE = (
+    "id", "task", "queue", "attempt", "fence", "token", "inbox", "hand_backs", "active_ms",
+    "rank", "session", "started_at",
+)  # fmt: skip
+_RUN = ("payload", "tags", "key", "retry", "timeout_ms", "created_at", "traceparent")
+
+
+def _shown(d: Dialect, row: FromClause) -> list[ColumnElement[Any]]:
+    left = case((row.c.deadline_at.is_(null()), null()), else_=d.millis(d.clock, row.c.deadline_at))
+    return [
+        *(row.c[name] for name in _LIVE),
+        left.label("deadline_in_ms"),
+        *(runs.c[name] for name in _RUN),
+    ]
+
+
+def _claim(d: Dialect, named: bool, scan: bool, sessions: bool) -> Executable:
+    picks, page = _picks(d, named=named, scan=scan, sessions=sessions)
+    chosen = d.among(live.c.id, picks)
+    taken = _taking(d, chosen).returning(live).cte("taken")
+    one = select(literal_column("1").label("one")).subquery("one")
+    if page is None:
+        edge_text: ColumnElement[Any] = type_coerce(null(), Text)
+        source = one.outerjoin(taken, true())
+    else:
+        edge = _edge(d, page).cte("edge")
+        edge_text = edge.c.edge
+        source = one.outerjoin(edge, true()).outerjoin(taken, true())
+    return select(edge_text.label("edge"), *_shown(d, taken)).select_from(
+        source.outerjoin(runs, runs.c.id == taken.c.id)
+    )
+
+
+def _picked(d: Dialect, named: bool, scan: bool, sessions: bool) -> Executable:
+    picks, _ = _picks(d, named=named, scan=scan, sessions=sessions)
+    return picks
+
+
+def _edge_alone(d: Dialect) -> Executable:
+    edge = _edge(d, _page(d).cte("page")).subquery("edge")
+    one = select(literal_column("1").label("one")).subquery("one")
+    return select(edge.c.edge).select_from(one.outerjoin(edge, true()))
+
+
+def _take(d: Dialect) -> Executable:
+    return _taking(d, d.one_of(live.c.id, "chosen"))  # type: ignore[no-any-return]
+
+
+def _read_chosen(d: Dialect) -> Executable:
+    return (
+        select(*_shown(d, live))
+        .join(runs, runs.c.id == live.c.id)
+        .where(d.one_of(live.c.id, "chosen"))
+    )
+
+
+def _read_claimed(d: Dialect) -> Executable:
+    return (
+        select(*_shown(d, live))
+        .join(runs, runs.c.id == live.c.id)
+        .where(
+            live.c.token == bindparam("token", type_=Number),
+            live.c.state == literal_column("'running'"),
+        )
+    )
+
+
+def _sight(d: Dialect) -> Executable:
+    paused = exists().where(queues.c.name == runs.c.queue, queues.c.paused_at.is_not(null()))
+    expired = and_(live.c.token.is_not(null()), live.c.lease_expires_at <= d.clock)
+    return (
+        select(
+            runs.c.id,
+            func.coalesce(outcomes.c.state, live.c.state).label("state"),
+            runs.c.queue,
+            runs.c.task,
+            case((live.c.due_at.is_(null()), null()), else_=d.millis(d.clock, live.c.due_at)).label(
+                "due_in_ms"
+            ),
+            case((expired, true()), else_=literal_column("false")).label("lease_expired"),
+            paused.label("paused"),
+            has_turn(live).label("turn"),
+        )
+        .select_from(
+            runs.outerjoin(live, live.c.id == runs.c.id).outerjoin(
+                outcomes, outcomes.c.id == runs.c.id
+            )
+        )
+        .where(
+            d.one_of(runs.c.id, "ids"),
+            or_(live.c.id.is_not(null()), outcomes.c.id.is_not(null())),
+        )
+    )

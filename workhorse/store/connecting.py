@@ -1,0 +1,159 @@
+"""How a database is reached: URLs, engines, and what each connection is told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+from psycopg.types.string import TextLoader
+from sqlalchemy import URL, create_engine, event, make_url
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool
+
+from workhorse.errors import ConfigurationError
+
+# How long a statement may wait for a row's lock, and how long a session may hold locks without
+# saying anything: a worker that was frozen in a transaction must not block its successor.
+_SESSION: Final = "-c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
+_POOL_WAIT_S: Final = 10
+_BUSY_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A database that Workhorse can use."""
+
+    kind: str
+    description: str
+    url: URL = field(repr=False)
+
+
+def parse_url(url: str) -> Target:
+    """Return what a URL names.
+
+    Raises:
+        ConfigurationError: It names no database that Workhorse can use; the URL is not shown, since
+            it may hold a password.
+    """
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(
+            "database_url is not a URL; give postgresql://user@host/database or sqlite:///path"
+        ) from None
+    if backend in ("postgresql", "postgres"):
+        if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+            raise ConfigurationError(
+                f"database_url asks for the driver {parsed.drivername!r}; Workhorse uses "
+                "psycopg 3: write postgresql:// or postgresql+psycopg://"
+            )
+        host = parsed.host or parsed.query.get("host") or "local socket"
+        place = f"{host}{f':{parsed.port}' if parsed.port else ''}"
+        return Target(
+            "postgresql",
+            f"PostgreSQL at {place}/{parsed.database or ''}",
+            parsed.set(drivername="postgresql+psycopg"),
+        )
+    if backend == "sqlite":
+        if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
+            raise ConfigurationError(
+                f"database_url asks for the driver {parsed.drivername!r}; write sqlite:///path"
+            )
+        if not parsed.database or parsed.database == ":memory:" or parsed.query:
+            raise ConfigurationError(
+                "database_url names an SQLite database without a file of its own; a database in "
+                "memory cannot be shared: write sqlite:///path"
+            )
+        path = os.path.abspath(parsed.database)
+        return Target("sqlite", f"SQLite at {path}", parsed.set(drivername="sqlite", database=path))
+    raise ConfigurationError(
+        f"database_url names {backend!r}; Workhorse runs on PostgreSQL and on SQLite"
+    )
+
+
+def open_engine(target: Target, *, connections: int, pooler: bool) -> Engine:
+    """Return an engine with at most `connections` connections; none is made yet."""
+    if target.kind == "sqlite":
+        return _open_sqlite(target.url, connections)
+    return _open_postgres(target.url, connections, pooler=pooler)
+
+
+def _open_postgres(url: URL, connections: int, *, pooler: bool) -> Engine:
+    arguments: dict[str, Any] = {
+        "connect_timeout": 5,
+        # A half-open connection is noticed within half a minute instead of hours.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+        "application_name": "workhorse",
+    }
+    if pooler:
+        arguments["prepare_threshold"] = None
+    elif "options" not in url.query:
+        arguments["options"] = _SESSION
+    engine = create_engine(
+        url,
+        # Said in each BEGIN, whatever the database's default is.
+        isolation_level="READ COMMITTED",
+        poolclass=QueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=_POOL_WAIT_S,
+        hide_parameters=True,  # payloads do not belong in errors and logs
+        pool_use_lifo=True,
+        connect_args=arguments,
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(raw: psycopg.Connection[Any], _record: object) -> None:
+        # Ids are text everywhere: a UUID object for each costs ten microseconds a run.
+        raw.adapters.register_loader("uuid", TextLoader)
+
+    return engine
+
+
+def _open_sqlite(url: URL, connections: int) -> Engine:
+    engine = create_engine(
+        url,
+        poolclass=QueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=_POOL_WAIT_S,
+        hide_parameters=True,  # payloads do not belong in errors and logs
+        connect_args={"timeout": _BUSY_MS / 1000, "check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(raw: sqlite3.Connection, _record: object) -> None:
+        raw.isolation_level = None  # the driver begins nothing by itself
+        raw.execute("pragma journal_mode = wal")
+        raw.execute("pragma synchronous = full")
+
+    @event.listens_for(engine, "begin")
+    def _begin(conn: Any) -> None:
+        # A transaction that reads first and writes later can fail with SQLITE_BUSY at once,
+        # whatever the busy timeout says. Taking the write lock at BEGIN makes it wait instead.
+        conn.exec_driver_sql("begin immediate")
+
+    return engine
+
+
+def abort_connection(raw: Any) -> None:
+    """Break a driver's connection from another thread: the statement under way fails at once."""
+    if isinstance(raw, sqlite3.Connection):
+        raw.interrupt()
+        return
+    try:
+        # Closing it here would race with the thread that uses it; shutting the socket down wakes
+        # that thread with an error, and the pool then throws the connection away.
+        with socket.socket(fileno=os.dup(raw.fileno())) as twin:
+            twin.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        pass  # it is closed already

@@ -1,0 +1,290 @@
+"""Connections and transactions.
+
+An operation is a function of an open transaction: `op(tx, ...)`. `Store.run` opens one, calls it,
+commits, and tries again what passes by itself; users never see a deadlock or a busy database.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, CursorResult, event
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from workhorse.errors import StoreUnavailableError
+from workhorse.store.clock import ManualClock
+from workhorse.store.connecting import Target, abort_connection, open_engine, parse_url
+from workhorse.store.dialect import CLOCK, Dialect, PostgresDialect, SqliteDialect
+from workhorse.store.statements import Builder, Statements
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TRIES: Final = 6
+_FIRST_REST: Final = 0.05
+_LONGEST_REST: Final = 2.0
+
+
+class Tx:
+    """An open transaction, as operations see it.
+
+    `joined` says that it is the caller's own: it is not committed here, and nothing in it is tried
+    again.
+    """
+
+    def __init__(self, conn: Connection, store: Store, *, joined: bool = False) -> None:
+        self.conn = conn
+        self.dialect = store.dialect
+        self.schema = store.schema if store.kind == "postgresql" else None
+        self.joined = joined
+        self._store = store
+
+    def fetch(self, builder: Builder, *form: Hashable, **params: Any) -> Sequence[Any]:
+        """Run a statement that returns rows."""
+        return self._store.execute(self.conn, builder, form, params).all()
+
+    def write(self, builder: Builder, *form: Hashable, **params: Any) -> int:
+        """Run a statement that returns none; answer how many rows it changed."""
+        return self._store.execute(self.conn, builder, form, params).rowcount
+
+    def read_instant(self, raw: Any) -> datetime | None:
+        """Return the instant of a column."""
+        return None if raw is None else self.dialect.read_instant(raw)
+
+    def wait_for_locks(self) -> None:
+        """Lift the bound on waiting for a row: another's transaction decides how long it takes."""
+        if self.dialect.name == "postgresql" and not self.joined:
+            self.conn.exec_driver_sql("set local lock_timeout = 0")
+
+
+class Store:
+    """A database with the tables of `schema`; safe in threads. Open one with `Store.open`."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        schema: str,
+        environment: str,
+        clock: ManualClock | None,
+        connections: int,
+        pooler: bool,
+    ) -> None:
+        self.target = target
+        self.schema = schema
+        self.environment = environment
+        self.manual_clock = clock
+        self.dialect: Dialect = (
+            PostgresDialect(own_clock=clock is not None)
+            if target.kind == "postgresql"
+            else SqliteDialect()
+        )
+        self._statements = Statements(self.dialect, schema if target.kind == "postgresql" else None)
+        self._options = {"connections": connections, "pooler": pooler}
+        self._engine_lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._in_use: set[Any] = set()
+        self._in_use_lock = threading.Lock()
+        self._draw = random.Random()  # noqa: S311 - jitter, not a secret
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        schema: str = "workhorse",
+        environment: str = "",
+        clock: ManualClock | None = None,
+        connections: int = 3,
+        pooler: bool = False,
+    ) -> Store:
+        """Return a store; no connection is made yet.
+
+        Args:
+            url: `postgresql://...` or `sqlite:///path`.
+            schema: PostgreSQL: where the tables are. On SQLite the file is the scope.
+            environment: Written beside the schema's version by a migration, and compared.
+            clock: Stands for the database's clock, for tests.
+            connections: The most connections that are open at once.
+            pooler: PostgreSQL is reached through a pooler in transaction mode: no state of a
+                session and no named prepared statements are used.
+
+        Raises:
+            ConfigurationError: The URL names no database that Workhorse can use.
+        """
+        return cls(
+            parse_url(url),
+            schema=schema,
+            environment=environment,
+            clock=clock,
+            connections=connections,
+            pooler=pooler,
+        )
+
+    @property
+    def kind(self) -> str:
+        """`postgresql` or `sqlite`."""
+        return self.target.kind
+
+    @property
+    def description(self) -> str:
+        """Type and place, without credentials."""
+        return self.target.description
+
+    def sibling(self, *, connections: int) -> Store:
+        """Return another store on the same database, with connections of its own."""
+        return Store(
+            self.target,
+            schema=self.schema,
+            environment=self.environment,
+            clock=self.manual_clock,
+            connections=connections,
+            pooler=bool(self._options["pooler"]),
+        )
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def run(self, op: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in a transaction of its own and commit it.
+
+        What passes by itself (serialization failures, deadlocks, a busy file, a lost connection)
+        is tried again: five times, after 50 ms, doubling to 2 s. So the operation must be one that
+        may be repeated when a commit's answer was lost.
+
+        Raises:
+            StoreUnavailableError: It did not pass; the operation may have happened.
+        """
+        return self._run(lambda tx: op(tx, *args, **kwargs), tries=TRIES, repeat_lost=True)
+
+    def run_once(
+        self, op: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `run`, but nothing is repeated once a connection was lost.
+
+        Raises:
+            StoreUnavailableError: It did not pass; the operation may have happened.
+        """
+        return self._run(lambda tx: op(tx, *args, **kwargs), tries=TRIES, repeat_lost=False)
+
+    def try_once(
+        self, op: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `run`, but nothing at all is repeated: the caller has its own way to go on.
+
+        Raises:
+            StoreUnavailableError: It did not pass; the operation may have happened.
+        """
+        return self._run(lambda tx: op(tx, *args, **kwargs), tries=1, repeat_lost=False)
+
+    def joined(self, connection: Connection) -> Tx:
+        """Return the caller's own open transaction; nothing in it is tried again."""
+        return Tx(connection, self, joined=True)
+
+    def _run(self, op: Callable[[Tx], T], *, tries: int, repeat_lost: bool) -> T:
+        rest = _FIRST_REST
+        for left in range(tries - 1, -1, -1):
+            try:
+                with self._transaction() as tx:
+                    return op(tx)
+            except SQLAlchemyError as error:
+                cause = error.orig if isinstance(error, DBAPIError) else error
+                lost = cause is not None and self.dialect.is_lost(cause)
+                passing = cause is not None and self.dialect.is_transient(cause)
+                if not lost and not passing and not _is_pool_timeout(error):
+                    raise
+                if left == 0 or (lost and not repeat_lost):
+                    # The driver's own text can hold parameters; its type says enough.
+                    raise StoreUnavailableError(
+                        f"{self.description} did not answer ({_named(cause)}); the operation may "
+                        "have happened, and repeating it is safe"
+                    ) from error
+            time.sleep(rest * (0.5 + self._draw.random() / 2))
+            rest = min(rest * 2, _LONGEST_REST)
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Tx]:
+        with self.engine.connect() as conn, conn.begin():
+            if self._options["pooler"] and self.kind == "postgresql":
+                # Without a session's state, the bounds must be said in each transaction.
+                conn.exec_driver_sql("set local lock_timeout = '2s'")
+            yield Tx(conn, self)
+
+    def execute(
+        self, conn: Connection, builder: Builder, form: tuple[Hashable, ...], params: dict[str, Any]
+    ) -> CursorResult[Any]:
+        """Run a statement on a connection. For `Tx`."""
+        prepared = self._statements.prepare(builder, *form)
+        values = {**prepared.defaults, **params}
+        if prepared.needs_clock:
+            values[CLOCK] = self._clock_value()
+        return conn.exec_driver_sql(prepared.sql, values)
+
+    def _clock_value(self) -> Any:
+        if self.manual_clock is not None:
+            return self.dialect.write_instant(self.manual_clock.now)
+        return self.dialect.write_instant(datetime.now(UTC))
+
+    # -- connections -----------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The SQLAlchemy engine; opened at first use."""
+        engine = self._engine
+        if engine is None:
+            with self._engine_lock:
+                engine = self._engine
+                if engine is None:
+                    engine = open_engine(self.target, **self._options)  # type: ignore[arg-type]
+                    event.listen(engine, "checkout", self._note_checkout)
+                    event.listen(engine, "checkin", self._note_checkin)
+                    self._engine = engine
+        return engine
+
+    def _note_checkout(self, raw: Any, record: Any, proxy: Any) -> None:
+        with self._in_use_lock:
+            self._in_use.add(raw)
+
+    def _note_checkin(self, raw: Any, record: Any) -> None:
+        with self._in_use_lock:
+            self._in_use.discard(raw)
+
+    def abort(self) -> None:
+        """Break the connections in use, from another thread: their statements fail at once."""
+        with self._in_use_lock:
+            in_use = list(self._in_use)
+        for raw in in_use:
+            abort_connection(raw)
+
+    def close(self) -> None:
+        """Close all connections; the store opens new ones when it is used again."""
+        with self._engine_lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.dispose()
+
+
+def _is_pool_timeout(error: SQLAlchemyError) -> bool:
+    return type(error).__name__ == "TimeoutError"
+
+
+def _named(error: BaseException | None) -> str:
+    if error is None:
+        return "no cause given"
+    state = getattr(error, "sqlstate", None)
+    if state:
+        return f"{type(error).__name__}, SQLSTATE {state}"
+    if isinstance(error, sqlite3.Error):
+        return f"{type(error).__name__}: {error}"
+    return type(error).__name__
+
+
+__all__ = ["ManualClock", "Store", "Tx"]

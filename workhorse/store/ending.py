@@ -1,0 +1,287 @@
+"""Runs end: the live row goes, the outcome stays, in one write.
+
+The delete of the live row is the guard for "ends once". Whoever ends a run frees the next of its
+session, for which a wakeup must follow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    FromClause,
+    Text,
+    case,
+    delete,
+    insert,
+    literal_column,
+    null,
+    or_,
+    select,
+)
+from sqlalchemy.sql.expression import Executable
+
+from workhorse.domain.hints import Hint
+from workhorse.domain.ids import RunId
+from workhorse.domain.outcomes import Finish
+from workhorse.domain.runs import Failure, Reason, RunState
+from workhorse.store.claiming import has_turn
+from workhorse.store.database import Tx
+from workhorse.store.dialect import Dialect
+from workhorse.store.leasing import held_by
+from workhorse.store.schema import Id, Number, attempts, live, outcomes
+
+_COLUMNS = {
+    "id": Id,
+    "token": Number,
+    "final": Boolean(),
+    "state": Text(),
+    "reason": Text(),
+    "result": Text(),
+    "error_type": Text(),
+    "error_message": Text(),
+    "error_traceback": Text(),
+}
+_ATTEMPT_COLUMNS = {
+    "run_id": Id,
+    "attempt": Number,
+    "fence": Number,
+    "reason": Text(),
+    "error_type": Text(),
+    "error_message": Text(),
+    "error_traceback": Text(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A run that is to end; without `finish` it ends only where its cancel was asked.
+
+    `reason` and `failure` are those of a failed attempt that would have been tried again.
+    `token` is that of the lease it ends under; None where its row is locked already and no lease
+    is asked for.
+    """
+
+    run_id: RunId
+    token: int | None
+    finish: Finish | None
+    reason: Reason | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that has ended."""
+
+    run_id: RunId
+    state: RunState
+    attempt: int
+    fence: int
+
+
+@dataclass(slots=True)
+class EndedRuns:
+    """What `end_runs` did."""
+
+    runs: list[Ended] = field(default_factory=list)
+    hints: list[Hint] = field(default_factory=list)
+
+
+def end_runs(tx: Tx, endings: Sequence[Ending], *, under_lease: bool) -> EndedRuns:
+    """End runs; those whose lease is gone are left alone, and not in the answer.
+
+    All the batch's rows stay locked until the commit, those that do not end too: so a cancel cannot
+    slip in between this statement and one that gives the others back.
+    """
+    batch = json.dumps([_row(ending) for ending in endings], separators=(",", ":"))
+    if tx.dialect.one_statement:
+        rows = tx.fetch(_end, under_lease, batch=batch)
+    else:
+        rows = tx.fetch(_ending, under_lease, batch=batch)
+        tx.write(_insert_outcomes, under_lease, batch=batch)
+        tx.write(_delete_live, gone=json.dumps([row.id for row in rows]))
+    ended = EndedRuns(
+        [Ended(RunId(str(r.id)), RunState(r.state), r.attempt, r.fence) for r in rows]
+    )
+    by_id = {ending.run_id: ending for ending in endings}
+    failed = []
+    for run in ended.runs:
+        ending = by_id[run.run_id]
+        failure = ending.failure or (ending.finish.failure if ending.finish else None)
+        if failure is not None:
+            reason = (ending.finish.reason if ending.finish else ending.reason) or Reason.ERROR
+            failed.append((run.run_id, run.attempt, run.fence, reason, failure))
+    note_attempts(tx, failed)
+    sessions = {row.session for row in rows if row.session is not None}
+    if sessions:
+        ended.hints = next_turns(tx, sessions)
+    return ended
+
+
+def next_turns(tx: Tx, sessions: set[str]) -> list[Hint]:
+    """Return wakeups for the runs whose turn it is now in some sessions, where they are ready."""
+    rows = tx.fetch(_next_turns, sessions=json.dumps(sorted(sessions)))
+    return [Hint(RunId(str(row.id)), row.queue) for row in rows]
+
+
+def note_attempts(tx: Tx, failed: Sequence[tuple[RunId, int, int, Reason, Failure]]) -> None:
+    """Keep failed attempts: run, attempt, fence, reason and error of each."""
+    if not failed:
+        return
+    batch = json.dumps(
+        [
+            {
+                "run_id": run_id,
+                "attempt": attempt,
+                "fence": fence,
+                "reason": reason,
+                "error_type": failure.error_type,
+                "error_message": failure.message,
+                "error_traceback": failure.traceback,
+            }
+            for run_id, attempt, fence, reason, failure in failed
+        ]
+    )
+    tx.write(_note_attempts, batch=batch)
+
+
+def _row(ending: Ending) -> dict[str, Any]:
+    finish = ending.finish
+    failure = ending.failure or (finish.failure if finish else None)
+    row: dict[str, Any] = {"id": ending.run_id, "token": ending.token, "final": finish is not None}
+    if finish is not None:
+        row |= {"state": finish.state, "reason": finish.reason, "result": finish.result}
+    if failure is not None:
+        row |= {
+            "error_type": failure.error_type,
+            "error_message": failure.message,
+            "error_traceback": failure.traceback,
+        }
+    return row
+
+
+# -- statements ----------------------------------------------------------------------------------
+
+
+def _matches(row: FromClause, u: FromClause, *, under_lease: bool) -> ColumnElement[bool]:
+    return held_by(row, u) if under_lease else row.c.id == u.c.id
+
+
+def _ends(row: FromClause, u: FromClause) -> ColumnElement[bool]:
+    return or_(u.c.final, row.c.cancel_asked_at.is_not(null()))
+
+
+def _state(row: FromClause, u: FromClause) -> ColumnElement[Any]:
+    """A cancel that was asked decides, whatever the handler came to."""
+    return case(
+        (row.c.cancel_asked_at.is_not(null()), literal_column("'cancelled'")), else_=u.c.state
+    )
+
+
+_OUTCOME = [
+    "id", "state", "reason", "attempt", "fence", "token", "result", "error_type", "error_message",
+    "error_traceback", "cancel_asked_at", "started_at", "finished_at",
+]  # fmt: skip
+
+
+def _outcome(d: Dialect, row: FromClause, u: FromClause) -> list[ColumnElement[Any]]:
+    reason = case(
+        (row.c.cancel_asked_at.is_not(null()), literal_column("'cancelled'")), else_=u.c.reason
+    )
+    return [
+        row.c.id,
+        _state(row, u),
+        reason,
+        row.c.attempt,
+        row.c.fence,
+        u.c.token,
+        u.c.result,
+        u.c.error_type,
+        u.c.error_message,
+        u.c.error_traceback,
+        row.c.cancel_asked_at,
+        row.c.started_at,
+        d.clock,
+    ]
+
+
+def _end(d: Dialect, under_lease: bool) -> Executable:
+    u = d.rows("batch", _COLUMNS)
+    held = (
+        select(live.c.id, _ends(live, u).label("ends"))
+        .select_from(u.join(live, _matches(live, u, under_lease=under_lease)))
+        .order_by(live.c.id)
+        .with_for_update(of=live)
+        .cte("held")
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+    gone = (
+        delete(live)
+        .where(d.among(live.c.id, select(held.c.id).where(held.c.ends)))
+        .returning(live)
+        .cte("gone")
+    )
+    v = d.rows("batch", _COLUMNS, "v")
+    kept = (
+        insert(outcomes)
+        .from_select(
+            _OUTCOME,
+            select(*_outcome(d, gone, v)).join(v, _matches(gone, v, under_lease=under_lease)),
+        )
+        .returning(outcomes.c.id, outcomes.c.state)
+        .cte("kept")
+    )
+    return select(kept.c.id, kept.c.state, gone.c.attempt, gone.c.fence, gone.c.session).join(
+        gone, gone.c.id == kept.c.id
+    )
+
+
+def _ending(d: Dialect, under_lease: bool) -> Executable:
+    u = d.rows("batch", _COLUMNS)
+    return (
+        select(
+            live.c.id,
+            _state(live, u).label("state"),
+            live.c.attempt,
+            live.c.fence,
+            live.c.session,
+        )
+        .select_from(u.join(live, _matches(live, u, under_lease=under_lease)))
+        .where(_ends(live, u))
+    )
+
+
+def _insert_outcomes(d: Dialect, under_lease: bool) -> Executable:
+    u = d.rows("batch", _COLUMNS)
+    ending = (
+        select(*_outcome(d, live, u))
+        .select_from(u.join(live, _matches(live, u, under_lease=under_lease)))
+        .where(_ends(live, u))
+    )
+    return insert(outcomes).from_select(_OUTCOME, ending)
+
+
+def _delete_live(d: Dialect) -> Executable:
+    return delete(live).where(d.one_of(live.c.id, "gone"))
+
+
+def _note_attempts(d: Dialect) -> Executable:
+    u = d.rows("batch", _ATTEMPT_COLUMNS)
+    names = list(_ATTEMPT_COLUMNS)
+    return insert(attempts).from_select(
+        [*names, "ended_at"], select(*(u.c[name] for name in names), d.clock)
+    )
+
+
+def _next_turns(d: Dialect) -> Executable:
+    return select(live.c.id, live.c.queue).where(
+        live.c.session.is_not(null()),
+        d.one_of(live.c.session, "sessions"),
+        live.c.state == literal_column("'ready'"),
+        has_turn(live),
+    )

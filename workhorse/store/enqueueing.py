@@ -1,0 +1,302 @@
+"""Runs come into the store.
+
+Ids are the producer's, so an insert repeated after a lost answer cannot double: the live row is
+written only together with the immutable one.
+
+Source: docs/design.md, section 8; docs/cases.md, case 3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    case,
+    delete,
+    false,
+    func,
+    literal,
+    literal_column,
+    null,
+    select,
+    true,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.expression import Executable
+
+from workhorse.domain.hints import Reach
+from workhorse.domain.ids import RunId
+from workhorse.domain.instants import to_micros
+from workhorse.domain.runs import Enqueued, NewRun
+from workhorse.errors import IdempotencyConflictError
+from workhorse.store.database import Tx
+from workhorse.store.dialect import Dialect
+from workhorse.store.schema import Id, Number, keys, live, runs
+
+KEY_LIFE_MS = 30 * 24 * 3600 * 1000
+
+_RUN_COLUMNS = {
+    "id": Id,
+    "task": Text(),
+    "queue": Text(),
+    "payload": Text(),
+    "priority": Number,
+    "key": Text(),
+    "session": Text(),
+    "tags": Text(),
+    "retry": Text(),
+    "timeout_ms": Number,
+    "traceparent": Text(),
+    "rerun_of": Id,
+    "delay_ms": Number,
+    "run_at_us": Number,
+    "deadline_ms": Number,
+    "reach_ms": Number,
+}
+_KEY_COLUMNS = {"task": Text(), "key": Text(), "run_id": Id, "fingerprint": Text()}
+
+
+def enqueue(
+    tx: Tx, new: Sequence[NewRun], *, reach: Reach, rerun_of: RunId | None = None
+) -> list[Enqueued]:
+    """Insert runs; answer for each, in order, what became of it.
+
+    A run whose idempotency key belongs to another run is not inserted: the answer names the owner.
+    A key's owner that has not committed yet is waited for.
+
+    Raises:
+        IdempotencyConflictError: A key belongs to a run with another payload; nothing is inserted.
+    """
+    owners = _own_keys(tx, new)
+    mine = [run for run in new if owners.get((run.task, run.key), run.id) == run.id]
+    due = _insert(tx, mine, reach, rerun_of)
+    answers = []
+    for run in new:
+        owner = owners.get((run.task, run.key), run.id)
+        answers.append(
+            Enqueued(
+                run_id=RunId(owner),
+                queue=run.queue,
+                created=owner == run.id,
+                due_in_ms=due.get(run.id) if owner == run.id else None,
+            )
+        )
+    return answers
+
+
+def reset_key(tx: Tx, task: str, key: str) -> bool:
+    """Free an idempotency key; answer whether it was taken. Its run is not touched."""
+    return tx.write(_reset_key, task=task, key=key) > 0
+
+
+def _own_keys(tx: Tx, new: Sequence[NewRun]) -> dict[tuple[str, str | None], str]:
+    """Take the keys that are free or expired; return each key's owner."""
+    first: dict[tuple[str, str | None], NewRun] = {}
+    for run in new:
+        if run.key is not None:
+            known = first.setdefault((run.task, run.key), run)
+            _compare(run, known.id, known.fingerprint)
+    if not first:
+        return {}
+    tx.wait_for_locks()
+    # In key order, so that two bulk enqueues with keys in common cannot deadlock.
+    wanted = [first[key] for key in sorted(first, key=lambda key: (key[0], key[1] or ""))]
+    batch = json.dumps(
+        [
+            {"task": r.task, "key": r.key, "run_id": r.id, "fingerprint": r.fingerprint}
+            for r in wanted
+        ]
+    )
+    owners: dict[tuple[str, str | None], str] = {}
+    while len(owners) < len(wanted):  # again for a key that was reset between the two statements
+        tx.write(_take_keys, batch=batch, life_ms=KEY_LIFE_MS)
+        # A second statement reads who owns them: the upsert's own snapshot is older than an owner
+        # that it had to wait for.
+        for task, key, owner, fingerprint in tx.fetch(_key_owners, batch=batch):
+            _compare(first[task, key], str(owner), fingerprint)
+            owners[task, key] = str(owner)
+    return owners
+
+
+def _compare(run: NewRun, owner: str, fingerprint: str | None) -> None:
+    if run.fingerprint != fingerprint:
+        raise IdempotencyConflictError(
+            f"task {run.task!r}: the idempotency key {run.key!r} belongs to run {owner}, whose "
+            "payload is another; that run stands and nothing was enqueued. Use a key of its own "
+            "for the new work"
+        )
+
+
+def _insert(
+    tx: Tx, new: Sequence[NewRun], reach: Reach, rerun_of: RunId | None
+) -> dict[str, int | None]:
+    """Insert runs; return for each new one the time until it is due, None where it is ready."""
+    if not new:
+        return {}
+    batch = json.dumps(
+        [
+            {
+                "id": run.id,
+                "task": run.task,
+                "queue": run.queue,
+                "payload": run.payload,
+                "priority": run.priority,
+                "key": run.key,
+                "session": run.session,
+                "tags": json.dumps(run.tags) if run.tags else None,
+                "retry": run.retry.to_json(),
+                "timeout_ms": run.timeout_ms,
+                "traceparent": run.traceparent,
+                "rerun_of": rerun_of,
+                "delay_ms": run.delay_ms,
+                "run_at_us": None if run.run_at is None else to_micros(run.run_at),
+                "deadline_ms": run.deadline_ms,
+                "reach_ms": reach(run.queue),
+            }
+            for run in new
+        ],
+        separators=(",", ":"),
+    )
+    if tx.dialect.one_statement:
+        return {str(row[0]): row[1] for row in tx.fetch(_insert_both, batch=batch)}
+    fresh = json.dumps([row[0] for row in tx.fetch(_insert_runs, batch=batch)])
+    return {str(row[0]): row[1] for row in tx.fetch(_insert_live, batch=batch, fresh=fresh)}
+
+
+# -- statements ----------------------------------------------------------------------------------
+
+
+def upsert(d: Dialect, table: Table) -> Any:
+    """Return the dialect's insert that knows ON CONFLICT."""
+    return (postgresql.insert if d.name == "postgresql" else sqlite.insert)(table)
+
+
+def _take_keys(d: Dialect) -> Executable:
+    u = d.rows("batch", _KEY_COLUMNS)
+    expires = d.after(d.clock, bindparam("life_ms", type_=BigInteger))
+    insert = upsert(d, keys).from_select(
+        ["task", "key", "run_id", "fingerprint", "expires_at"],
+        # The condition keeps SQLite from reading ON as a join's.
+        select(u.c.task, u.c.key, u.c.run_id, u.c.fingerprint, expires)
+        .where(true() if d.one_statement else literal_column("1 = 1"))
+        .order_by(u.c.task, u.c.key),
+    )
+    statement: Executable = insert.on_conflict_do_update(
+        index_elements=["task", "key"],
+        set_={
+            "run_id": insert.excluded.run_id,
+            "fingerprint": insert.excluded.fingerprint,
+            "expires_at": insert.excluded.expires_at,
+        },
+        where=keys.c.expires_at <= d.clock,
+    )
+    return statement
+
+
+def _key_owners(d: Dialect) -> Executable:
+    u = d.rows("batch", _KEY_COLUMNS)
+    return select(keys.c.task, keys.c.key, keys.c.run_id, keys.c.fingerprint).join(
+        u, and_(keys.c.task == u.c.task, keys.c.key == u.c.key)
+    )
+
+
+def _reset_key(d: Dialect) -> Executable:
+    return delete(keys).where(
+        keys.c.task == bindparam("task", type_=Text), keys.c.key == bindparam("key", type_=Text)
+    )
+
+
+def _runs_from(d: Dialect, u: FromClause) -> Any:
+    insert = upsert(d, runs).from_select(
+        [
+            "id", "task", "queue", "payload", "priority", "key", "session", "tags", "retry",
+            "timeout_ms", "traceparent", "rerun_of", "created_at",
+        ],
+        select(
+            u.c.id, u.c.task, u.c.queue, u.c.payload, u.c.priority, u.c.key, u.c.session,
+            u.c.tags, u.c.retry, u.c.timeout_ms, u.c.traceparent, u.c.rerun_of, d.clock,
+        ).where(true() if d.one_statement else literal_column("1 = 1")),
+    )  # fmt: skip
+    return insert.on_conflict_do_nothing(index_elements=["id"]).returning(runs.c.id)
+
+
+def _live_rows(d: Dialect, u: FromClause, fresh: ColumnElement[bool]) -> Select[Any]:
+    """Return the live rows of a batch: ready, or scheduled where they are due later."""
+    at = case(
+        (u.c.run_at_us.is_not(null()), d.instant_of(u.c.run_at_us)),
+        else_=d.after(d.clock, func.coalesce(u.c.delay_ms, literal_column("0"))),
+    )
+    placed = select(u, at.label("at"), d.clock.label("made_at")).where(fresh).subquery("p")
+    p = placed.c
+    later = p.at > p.made_at
+    near = d.millis(p.made_at, p.at) <= p.reach_ms
+    return select(
+        p.id,
+        p.queue,
+        p.task,
+        case((later, literal("scheduled", Text)), else_=literal("ready", Text)).label("state"),
+        (literal_column("100", BigInteger) - p.priority).label("rank"),
+        case((later, null()), else_=p.made_at).label("ready_at"),
+        case((later, p.at), else_=null()).label("due_at"),
+        case((and_(later, near), true()), else_=false()).label("wake_sent"),
+        literal_column("1").label("attempt"),
+        literal_column("0").label("fence"),
+        literal_column("0").label("inbox"),
+        literal_column("0").label("hand_backs"),
+        literal_column("0").label("active_ms"),
+        p.session,
+        case((p.session.is_(null()), null()), (later, p.at), else_=p.made_at).label("line_at"),
+        case((p.deadline_ms.is_(null()), null()), else_=d.after(p.made_at, p.deadline_ms)).label(
+            "deadline_at"
+        ),
+    )
+
+
+_LIVE_COLUMNS = [
+    "id", "queue", "task", "state", "rank", "ready_at", "due_at", "wake_sent", "attempt", "fence",
+    "inbox", "hand_backs", "active_ms", "session", "line_at", "deadline_at",
+]  # fmt: skip
+
+
+def _due_in(d: Dialect) -> ColumnElement[Any]:
+    return case((live.c.due_at.is_(null()), null()), else_=d.millis(d.clock, live.c.due_at))
+
+
+def _insert_both(d: Dialect) -> Executable:
+    u = d.rows("batch", _RUN_COLUMNS)
+    fresh = _runs_from(d, u).cte("fresh")
+    rows = _live_rows(d, u, u.c.id.in_(select(fresh.c.id)))
+    return (
+        postgresql.insert(live)
+        .from_select(_LIVE_COLUMNS, rows)
+        .add_cte(fresh)
+        .returning(live.c.id, _due_in(d).label("due_in"))
+    )
+
+
+def _insert_runs(d: Dialect) -> Executable:
+    statement: Executable = _runs_from(d, d.rows("batch", _RUN_COLUMNS))
+    return statement
+
+
+def _insert_live(d: Dialect) -> Executable:
+    u = d.rows("batch", _RUN_COLUMNS)
+    rows = _live_rows(d, u, d.one_of(u.c.id, "fresh"))
+    return (
+        sqlite.insert(live)
+        .from_select(_LIVE_COLUMNS, rows)
+        .returning(live.c.id, _due_in(d).label("due_in"))
+    )
+
+
+__all__ = ["enqueue", "reset_key"]

@@ -1,0 +1,232 @@
+"""The tables, described once for PostgreSQL and SQLite.
+
+A run is kept in three parts. `runs` holds what never changes (task, payload). `live` is the small
+row that is updated while the run is unfinished: claims and renewals never rewrite a payload, and
+the table stays as small as the live work. `outcomes` is append-only. Deleting the live row is the
+guard for "ends once". There are no foreign keys between hot tables: each would cost a look-up and a
+lock on the parent; the store suite checks the references instead.
+
+Values are the text of their JSON, never jsonb, which changes numbers and refuses escapes.
+
+Source: docs/design.md, section 10; docs/adr/0004-a-run-in-three-parts.md
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+from sqlalchemy.types import TypeEngine
+
+VERSION: Final = 1
+"""The schema that this code writes, and the oldest that it can work with."""
+SERVES_FROM: Final = 1
+"""The oldest code (by the schema that it writes) which may work with this schema."""
+
+Id: Final[TypeEngine[str]] = Uuid(as_uuid=False).with_variant(String(36), "sqlite")
+"""A run id."""
+Instant: Final[TypeEngine[Any]] = DateTime(timezone=True).with_variant(BigInteger(), "sqlite")
+"""A point in time: `timestamptz`; on SQLite microseconds since 1970 in UTC."""
+Number: Final[TypeEngine[int]] = BigInteger().with_variant(Integer(), "sqlite")
+
+metadata: Final = MetaData()
+
+# The live tables are updated far more often than they grow: room for updates on the same page, and
+# a vacuum that comes early and does not dawdle.
+_HOT: Final = {
+    "fillfactor": 70,
+    "autovacuum_vacuum_scale_factor": 0.02,
+    "autovacuum_vacuum_threshold": 1000,
+    "autovacuum_analyze_scale_factor": 0.05,
+    "autovacuum_vacuum_cost_delay": 0,
+}
+
+
+def _partial(name: str, *columns: object, where: str, unique: bool = False) -> Index:
+    condition = text(where)
+    return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)  # type: ignore[arg-type]
+
+
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("task", Text, nullable=False),
+    Column("queue", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+    Column("priority", SmallInteger, nullable=False),
+    Column("key", Text),
+    Column("session", Text),
+    Column("tags", Text),  # a JSON list, where there are any
+    Column("retry", Text),  # a RetryPolicy, where it is not the default
+    Column("timeout_ms", Number),
+    Column("traceparent", Text),
+    Column("rerun_of", Id),
+    Column("created_at", Instant, nullable=False),
+)
+
+live: Final = Table(
+    "live",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("queue", Text, nullable=False),
+    Column("task", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("rank", SmallInteger, nullable=False),  # 100 - priority: one direction for the index
+    Column("ready_at", Instant),
+    Column("due_at", Instant),  # of a scheduled run; of a waiting one its time-out
+    Column("wake_sent", Boolean, nullable=False),  # a delayed wakeup is under way for due_at
+    Column("attempt", Integer, nullable=False),
+    Column("fence", Number, nullable=False),
+    Column("token", Number),
+    Column("lease_expires_at", Instant),  # in no index: renewals write it
+    Column("inbox", Integer, nullable=False),
+    Column("hand_backs", Integer, nullable=False),
+    Column("active_ms", Number, nullable=False),
+    Column("session", Text),
+    Column("line_at", Instant),
+    Column("deadline_at", Instant),
+    Column("cancel_asked_at", Instant),
+    Column("started_at", Instant),
+    CheckConstraint("state in ('scheduled', 'ready', 'running', 'waiting')", name="live_state"),
+    CheckConstraint("(state = 'running') = (token is not null)", name="live_token"),
+    CheckConstraint("(token is null) = (lease_expires_at is null)", name="live_lease"),
+    CheckConstraint("(state = 'ready') = (ready_at is not null)", name="live_ready_at"),
+    CheckConstraint(
+        "case state when 'scheduled' then due_at is not null"
+        " when 'waiting' then true else due_at is null end",
+        name="live_due_at",
+    ),
+    CheckConstraint("(session is null) = (line_at is null)", name="live_line_at"),
+    CheckConstraint(
+        "rank between 0 and 100 and attempt >= 1 and fence >= 0 and inbox >= 0"
+        " and hand_backs >= 0 and active_ms >= 0",
+        name="live_counts",
+    ),
+    # What a scan reads: one probe per known task, so runs of unknown tasks cost nothing.
+    _partial("live_ready", "queue", "task", "rank", "ready_at", "id", where="state = 'ready'"),
+    _partial("live_running", "id", where="state = 'running'"),
+    _partial("live_due", "due_at", "id", where="due_at is not null"),
+    _partial("live_unsent", "due_at", "id", where="due_at is not null and not wake_sent"),
+    _partial("live_deadline", "deadline_at", "id", where="deadline_at is not null"),
+    _partial("live_cancelled", "id", where="cancel_asked_at is not null"),
+    _partial("live_session", "session", "line_at", "id", where="session is not null"),
+    # The last guard of a session's turn.
+    _partial(
+        "live_turn", "session", where="state = 'running' and session is not null", unique=True
+    ),
+    postgresql_with=_HOT,
+    sqlite_with_rowid=False,
+)
+
+outcomes: Final = Table(
+    "outcomes",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("attempt", Integer, nullable=False),
+    Column("fence", Number, nullable=False),
+    Column("token", Number),  # of the lease that settled it: how a worker knows its own success
+    Column("result", Text),
+    Column("error_type", Text),
+    Column("error_message", Text),
+    Column("error_traceback", Text),
+    Column("cancel_asked_at", Instant),
+    Column("started_at", Instant),
+    Column("finished_at", Instant, nullable=False),
+    CheckConstraint("state in ('succeeded', 'failed', 'cancelled')", name="outcomes_state"),
+    CheckConstraint("(state = 'succeeded') = (reason is null)", name="outcomes_reason"),
+    CheckConstraint("state <> 'succeeded' or result is not null", name="outcomes_result"),
+)
+
+attempts: Final = Table(
+    "attempts",
+    metadata,
+    Column("run_id", Id, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("fence", Number, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("error_type", Text),
+    Column("error_message", Text),
+    Column("error_traceback", Text),
+    Column("ended_at", Instant, nullable=False),
+    PrimaryKeyConstraint("run_id", "attempt", name="attempts_pkey"),
+)
+"""Failed attempts; a first attempt that succeeds leaves no row of its own."""
+
+keys: Final = Table(
+    "keys",
+    metadata,
+    Column("task", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("run_id", Id, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    PrimaryKeyConstraint("task", "key", name="keys_pkey"),
+)
+
+queues: Final = Table(
+    "queues",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("paused_at", Instant),
+    Column("paused_by", Text),
+    Column("paused_why", Text),
+)
+"""Queues that were paused at least once; a queue without a row is open."""
+
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("act", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("request_id", Text),
+    Column("answer", Text),
+    Index("audit_request", "act", "subject", "request_id", unique=True),
+    Index("audit_subject", "subject", "at"),
+)
+"""Operators' acts: who did what to which run or queue, and why."""
+
+steps: Final = Table(
+    "steps",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("next_at", Instant, nullable=False),
+    Column("last_at", Instant),
+    Column("last_count", Number),
+)
+"""Maintenance's steps: when each is due again, and when it last ran."""
+
+meta: Final = Table(
+    "meta",
+    metadata,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+    Column("serves_from", Integer, nullable=False),
+    Column("environment", Text, nullable=False),
+    CheckConstraint("id = 1", name="meta_one_row"),
+)
+
+VIEW: Final = "run_view"
+"""A run whole; its definition stands in the migrations."""

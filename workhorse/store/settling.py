@@ -1,0 +1,221 @@
+"""An activation's last write: many runs of one worker in one transaction.
+
+Source: docs/design.md, sections 2 and 3
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Text,
+    and_,
+    case,
+    func,
+    literal_column,
+    null,
+    select,
+    update,
+)
+from sqlalchemy.sql.expression import Executable
+
+from workhorse.domain.hints import Hint, Reach
+from workhorse.domain.ids import RunId
+from workhorse.domain.outcomes import Finish, Park, Retry, Settlement
+from workhorse.domain.runs import Failure, Lease, Reason, RunState
+from workhorse.store.database import Tx
+from workhorse.store.dialect import Dialect
+from workhorse.store.ending import Ending, end_runs, note_attempts
+from workhorse.store.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
+from workhorse.store.schema import Id, Number, live, outcomes
+
+_COLUMNS: Final = {
+    "id": Id,
+    "token": Number,
+    "state": Text(),
+    "delay_ms": Number,
+    "near": Boolean(),
+    "spend": Number,
+    "hand_back": Number,
+    "active_ms": Number,
+    "inbox": Number,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is to be written for one lease.
+
+    Args:
+        lease: The lease that the activation held.
+        settlement: What `domain.transitions.settlement_of` decided.
+        queue: The run's queue: decides how far ahead its wakeup can be sent.
+        active_ms: How long the activation took.
+        inbox: The count of deliveries that the claim returned.
+    """
+
+    lease: Lease
+    settlement: Settlement
+    queue: str = ""
+    active_ms: int = 0
+    inbox: int = 0
+
+
+@dataclass(slots=True)
+class Settled:
+    """What was written. A run that is not in `written` is under another lease, or none."""
+
+    written: dict[RunId, RunState] = field(default_factory=dict)
+    hints: list[Hint] = field(default_factory=list)
+
+
+def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach) -> Settled:
+    """Write settlements under their leases; nothing is stored under a lease that is gone.
+
+    A run whose cancel was asked ends as cancelled, its value or error kept.
+    """
+    settled = Settled()
+    if not entries:
+        return settled
+    first = {entry.lease.run_id: entry for entry in reversed(entries)}
+    if len(first) < len(entries):
+        # A worker that lost a lease and claimed the run again may offer both; each is judged alone.
+        for part in (list(first.values()), [e for e in entries if first[e.lease.run_id] is not e]):
+            done = settle(tx, part, reach=reach)
+            settled.written |= done.written
+            settled.hints += done.hints
+        return settled
+    endings = [_ending(entry) for entry in entries]
+    ended = end_runs(tx, endings, under_lease=True)
+    settled.hints += ended.hints
+    for run in ended.runs:
+        settled.written[run.run_id] = run.state
+    rest = [
+        entry
+        for entry in entries
+        if not isinstance(entry.settlement, Finish) and entry.lease.run_id not in settled.written
+    ]
+    if rest:
+        _give_back(tx, rest, reach, settled)
+    return settled
+
+
+def settled_before(tx: Tx, leases: Sequence[Lease]) -> set[RunId]:
+    """Return the runs whose outcome names my token: my own success, whose answer was lost."""
+    if not leases:
+        return set()
+    return {RunId(str(row.id)) for row in tx.fetch(_own_outcomes, batch=lease_batch(leases))}
+
+
+def _ending(entry: Entry) -> Ending:
+    lease, settlement = entry.lease, entry.settlement
+    finish = settlement if isinstance(settlement, Finish) else None
+    if isinstance(settlement, Retry):
+        return Ending(lease.run_id, lease.token, None, settlement.reason, settlement.failure)
+    return Ending(lease.run_id, lease.token, finish)
+
+
+def _give_back(tx: Tx, entries: Sequence[Entry], reach: Reach, settled: Settled) -> None:
+    by_id = {entry.lease.run_id: entry for entry in entries}
+    rows = [_row(entry, reach) for entry in entries]
+    failed: list[tuple[RunId, int, int, Reason, Failure]] = []
+    for row in tx.fetch(_give, batch=json.dumps(rows, separators=(",", ":"))):
+        run_id, state = RunId(str(row.id)), RunState(row.state)
+        settled.written[run_id] = state
+        settlement = by_id[run_id].settlement
+        if isinstance(settlement, Retry):
+            failed.append(
+                (run_id, row.attempt - 1, row.fence, settlement.reason, settlement.failure)
+            )
+        if state is RunState.READY:
+            # A session's run whose turn it is not cannot be here: it held the turn.
+            settled.hints.append(Hint(run_id, row.queue))
+        elif row.wake_sent:
+            settled.hints.append(Hint(run_id, row.queue, int(row.due_in_ms)))
+    note_attempts(tx, failed)
+
+
+def _row(entry: Entry, reach: Reach) -> dict[str, Any]:
+    settlement = entry.settlement
+    spend = hand_back = 0
+    match settlement:
+        case Retry(delay_ms):
+            spend = 1
+            state = RunState.SCHEDULED if delay_ms > 0 else RunState.READY
+            delay: int | None = delay_ms or None
+        case Park(state, delay_ms):
+            delay = delay_ms if state is not RunState.READY else None
+            hand_back = int(state is RunState.READY)
+        case Finish():
+            raise AssertionError("a finish is not given back")
+        case _:
+            assert_never(settlement)
+    return {
+        "id": entry.lease.run_id,
+        "token": entry.lease.token,
+        "state": state,
+        "delay_ms": delay,
+        "near": delay is not None and delay <= reach(entry.queue),
+        "spend": spend,
+        "hand_back": hand_back,
+        "active_ms": entry.active_ms,
+        "inbox": entry.inbox,
+    }
+
+
+# -- statements ----------------------------------------------------------------------------------
+
+
+def _give(d: Dialect) -> Executable:
+    u = d.rows("batch", _COLUMNS)
+    v = d.rows("batch", _COLUMNS, "v")
+    held = lock_held(u).where(live.c.cancel_asked_at.is_(null())).cte("held")
+    # A delivery that came since the claim is not waited for again.
+    arrived = and_(v.c.state == literal_column("'waiting'"), live.c.inbox != v.c.inbox)
+    ready = v.c.state == literal_column("'ready'")
+    none = null()
+    state: ColumnElement[Any] = case((arrived, literal_column("'ready'")), else_=v.c.state)
+    due = case(
+        (arrived, none), (v.c.delay_ms.is_(none), none), else_=d.after(d.clock, v.c.delay_ms)
+    )
+    return (
+        update(live)
+        .where(held_by(live, v), d.among(live.c.id, select(held.c.id)))
+        .values(
+            state=state,
+            ready_at=case((ready, d.clock), (arrived, d.clock), else_=none),
+            due_at=due,
+            wake_sent=case((arrived, literal_column("false")), else_=v.c.near),
+            attempt=live.c.attempt + v.c.spend,
+            token=none,
+            lease_expires_at=none,
+            # A wait is a boundary: what was handed back before it does not count any more.
+            hand_backs=case(
+                (v.c.hand_back == literal_column("1"), live.c.hand_backs + literal_column("1")),
+                else_=literal_column("0"),
+            ),
+            active_ms=case(
+                (v.c.spend == literal_column("1"), literal_column("0")),
+                else_=live.c.active_ms + v.c.active_ms,
+            ),
+        )
+        .returning(
+            live.c.id,
+            live.c.queue,
+            live.c.state,
+            live.c.attempt,
+            live.c.fence,
+            live.c.wake_sent,
+            func.coalesce(d.millis(d.clock, live.c.due_at), literal_column("0")).label("due_in_ms"),
+        )
+    )
+
+
+def _own_outcomes(d: Dialect) -> Executable:
+    u = d.rows("batch", LEASE_COLUMNS)
+    return select(outcomes.c.id).select_from(u.join(outcomes, held_by(outcomes, u)))

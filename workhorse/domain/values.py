@@ -107,7 +107,7 @@ def _check(what: str, root: object, cap: int) -> None:
                 if type(key) is not str:
                     raise _refusal(what, path, f"has a key of type {type(key).__name__}, not str")
                 _check_text(what, key, path)
-                stack.append((part, f"{path}{_step(key)}", depth + 1))
+                stack.append((part, f"{path}{step(key)}", depth + 1))
         else:
             raise _refusal(
                 what, path, f"is a {kind.__module__}.{kind.__qualname__}{_advice(value)}"
@@ -127,7 +127,8 @@ def _check_digits(what: str, number: int, path: str) -> None:
         raise _refusal(what, path, f"is a whole number of more than {_MAX_DIGITS:,} digits")
 
 
-def _step(key: str) -> str:
+def step(key: str) -> str:
+    """Return how a path goes on through a dict's key: `.key`, or `['odd key']`."""
     if _PLAIN_KEY.fullmatch(key):
         return f".{key}"
     shown = key if len(key) <= 60 else key[:57] + "..."

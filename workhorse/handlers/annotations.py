@@ -1,0 +1,143 @@
+"""Reading annotations, among them those that are text and name what is defined later.
+
+Source: docs/cases.md, case 18.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from asyncio import Future
+from collections import abc
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+
+from workhorse.domain.values import Value
+from workhorse.handlers.context import AsyncContext, Context
+
+UNRESOLVED: Final = object()
+"""The annotation names what is not there, or not there yet."""
+
+_CONTEXTS: Final[dict[str, type]] = {"Context": Context, "AsyncContext": AsyncContext}
+_GENERATORS: Final = (
+    abc.Generator,
+    abc.AsyncGenerator,
+    abc.Iterator,
+    abc.AsyncIterator,
+    abc.AsyncIterable,
+)
+_AWAITABLE_TEXT: Final = re.compile(r"(\w+\.)*(Awaitable|Coroutine|Future|Task)\[")
+
+# Names that modules often import for the type checker alone.
+_COMMON: Final[dict[str, object]] = {
+    "Any": Any,
+    "Awaitable": abc.Awaitable,
+    "Coroutine": abc.Coroutine,
+    "Value": Any,
+}
+
+
+class Namespace:
+    """Where the names in a function's annotations are looked up.
+
+    Its module and its closure are looked at each time, so that later definitions are seen. The
+    local variables of the function calls that the handler is being defined in are looked at only
+    now: keeping them would keep alive what they hold.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        try:
+            self._function = inspect.unwrap(function)
+        except ValueError:  # wrappers that go round in a circle
+            self._function = function
+        self._found: dict[str, object] = {}
+        annotations = getattr(self._function, "__annotations__", None)
+        for annotation in (annotations or {}).values():
+            if isinstance(annotation, str) and self.look(annotation) is UNRESOLVED:
+                found = self._evaluate(annotation, self._locals())
+                if found is not UNRESOLVED:
+                    self._found[annotation] = found
+
+    def look(self, annotation: object) -> object:
+        """Return what an annotation stands for: Any for none, UNRESOLVED while nobody can tell."""
+        if annotation is inspect.Signature.empty or annotation == Value:
+            return Any
+        if isinstance(annotation, str) and annotation in self._found:
+            return self._found[annotation]
+        return self._evaluate(annotation, {})
+
+    def trouble(self, annotation: object) -> str:
+        """Return why an annotation cannot be resolved."""
+        try:
+            self._hint(annotation, {})
+        except Exception as error:  # noqa: BLE001 - annotations are evaluated: any error may come
+            return f"{type(error).__name__}: {error}"[:200]
+        return "it can be resolved now"
+
+    def _evaluate(self, annotation: object, more: dict[str, Any]) -> object:
+        try:
+            return self._hint(annotation, more)
+        except Exception:  # noqa: BLE001 - annotations are evaluated: any error may come
+            return UNRESOLVED
+
+    def _hint(self, annotation: object, more: dict[str, Any]) -> object:
+        names = {**_COMMON, **getattr(self._function, "__globals__", {}), **self._closure(), **more}
+        holder = SimpleNamespace(__annotations__={"it": annotation})
+        return get_type_hints(holder, names, include_extras=True)["it"]
+
+    def _closure(self) -> dict[str, Any]:
+        code = getattr(self._function, "__code__", None)
+        cells = getattr(self._function, "__closure__", None) or ()
+        found = {}
+        for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
+            try:
+                found[name] = cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+        return found
+
+    def _locals(self) -> dict[str, Any]:
+        home = getattr(self._function, "__globals__", None)
+        frame: FrameType | None = sys._getframe(1)
+        found: dict[str, Any] = {}
+        while frame is not None:
+            if frame.f_globals is home and frame.f_locals is not home:
+                found = {**frame.f_locals, **found}
+            frame = frame.f_back
+        return found
+
+
+def context_kinds(annotation: object, text: object = None) -> frozenset[type]:
+    """Return which of `Context` and `AsyncContext` an annotation names.
+
+    Args:
+        annotation: What it stands for, or UNRESOLVED.
+        text: As it is written; an unresolved one is judged by its last word, since modules that
+            import contexts for the type checker alone are common.
+    """
+    if annotation is UNRESOLVED:
+        named = _CONTEXTS.get(str(text).rpartition(".")[2])
+        return frozenset() if named is None else frozenset({named})
+    if isinstance(annotation, type) and issubclass(annotation, (Context, AsyncContext)):
+        return frozenset({Context if issubclass(annotation, Context) else AsyncContext})
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return frozenset().union(*(context_kinds(part) for part in get_args(annotation)))
+    return frozenset()
+
+
+def awaited_type(annotation: object, text: object = None) -> object | None:
+    """Return what awaiting a value of this annotation gives; None where it is no awaitable."""
+    if annotation is UNRESOLVED:
+        return Any if isinstance(text, str) and _AWAITABLE_TEXT.match(text) else None
+    kind = get_origin(annotation) or annotation
+    if not isinstance(kind, type) or not issubclass(kind, (abc.Awaitable, Future)):
+        return None
+    arguments = get_args(annotation)
+    return arguments[-1] if arguments else Any
+
+
+def is_generator_type(annotation: object) -> bool:
+    """Whether a value of this annotation would have to be iterated before it is anything."""
+    return (get_origin(annotation) or annotation) in _GENERATORS

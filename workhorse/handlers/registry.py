@@ -6,7 +6,7 @@ Source: docs/design.md, section 4; docs/cases.md, case 19.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
@@ -40,7 +40,7 @@ class TaskArguments(TypedDict, total=False):
     """0 to 100, higher first. Default: 50."""
     aliases: Iterable[str]
     """Other names whose runs it takes: former ones, after a rename."""
-    not_retryable: Iterable[type[BaseException]]
+    not_retryable: Collection[type[BaseException]]
     """Errors that end the run at once, whatever attempts are left."""
 
 
@@ -113,7 +113,7 @@ class TaskRegistry:
         deadline: timedelta | None = None,
         priority: int | None = None,
         aliases: Iterable[str] = (),
-        not_retryable: Iterable[type[BaseException]] = (),
+        not_retryable: Collection[type[BaseException]] = (),
     ) -> Task[Any, Any]:
         """Make a task of a handler and keep it under its name and aliases; see `task`.
 
@@ -216,11 +216,11 @@ def _listed(what: str, given: Iterable[str]) -> Iterable[str]:
 
 def _error_types(given: object) -> tuple[type[BaseException], ...]:
     types: list[type[BaseException]] = []
-    for kind in given if isinstance(given, Iterable) and type(given) is not type else (given,):
+    for kind in given if isinstance(given, list | tuple | set | frozenset) else (given,):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise ConfigurationError(
-                "not_retryable must be a list of error classes; "
-                f"got {getattr(kind, '__name__', None) or type(kind).__name__}"
+                "not_retryable must be a tuple of error classes; "
+                f"it holds {getattr(kind, '__name__', None) or type(kind).__name__}"
             )
         types.append(kind)
     return tuple(types)

@@ -1,1 +1,9 @@
-"""Recover, promote, publish: one bounded page a transaction."""
+"""Recover, promote, publish: one bounded page a transaction.
+
+Maintenance heals what was killed on the way: it needs no task code, no slot and no worker, so it
+works while all of those are busy, paused or broken.
+"""
+
+from workhorse.maintenance.loop import Maintenance, Pass
+
+__all__ = ["Maintenance", "Pass"]

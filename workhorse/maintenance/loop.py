@@ -1,0 +1,175 @@
+"""The loop that does each step when it is due, and one pass for a scheduled task.
+
+Source: docs/design.md, section 9
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import FrameType
+from typing import Final
+
+from workhorse.errors import StoreUnavailableError
+from workhorse.maintenance.steps import STEPS, Parts, Publish, Step
+from workhorse.ports import Lane
+from workhorse.store import steps as rows
+from workhorse.store.database import Store
+from workhorse.telemetry import Counters, Metric, get_logger
+
+_log = get_logger("maintenance")
+
+ONE_PASS: Final = timedelta(seconds=50)
+"""A pass ends within this time: a scheduled task comes each minute."""
+_LOOK_S: Final = 1.0
+_LONGEST_REST_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class Pass:
+    """What a pass did: rows changed by step; and the steps that failed, with the error's type."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Rows changed by all steps."""
+        return sum(self.counts.values())
+
+
+class Maintenance:
+    """The maintenance of one store. Any number may run; a fleet does each step once an interval.
+
+    Args:
+        store: The store; connections of its own are not needed, it uses one at a time.
+        lane: How wakeups travel, for what becomes claimable.
+        publish: Sends wakeups after a page's commit; never raises.
+        counters: Where to count.
+        hint_stride: How many ready runs one wakeup stands for.
+        draw: Where the jitter of recovered runs' rests comes from.
+        steps: What to do, in order.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lane: Lane,
+        publish: Publish,
+        counters: Counters,
+        hint_stride: int = 10,
+        draw: random.Random | None = None,
+        steps: Sequence[Step] = STEPS,
+    ) -> None:
+        self._parts = Parts(
+            store=store,
+            lane=lane,
+            publish=publish,
+            counters=counters,
+            hint_stride=hint_stride,
+            draw=draw or random.Random(),  # noqa: S311 - jitter, not a secret
+        )
+        self._steps = tuple(steps)
+        self._stopping = threading.Event()
+
+    def run_once(
+        self, within: timedelta = ONE_PASS, *, on_step: Callable[[str, int], None] | None = None
+    ) -> Pass:
+        """Do all steps now, whenever they were done last, page after page.
+
+        A step that fails is reported and does not keep the others from being done.
+
+        Args:
+            within: No page is begun after this time.
+            on_step: Told of each step when it has ended, with its count.
+        """
+        ends_at = time.monotonic() + within.total_seconds()
+        done = Pass()
+        for step in self._steps:
+            if self._stopping.is_set() or time.monotonic() >= ends_at:
+                break
+            self._do(step, done, ends_at, force=True)
+            if on_step is not None:
+                on_step(step.name, done.counts.get(step.name, 0))
+        return done
+
+    def run_due(self, within: timedelta = ONE_PASS) -> Pass:
+        """Do the steps that are due by their rows, page after page."""
+        ends_at = time.monotonic() + within.total_seconds()
+        done = Pass()
+        for step in self._steps:
+            if self._stopping.is_set():
+                break
+            self._do(step, done, ends_at, force=False)
+        return done
+
+    def run(self, *, on_pass: Callable[[Pass], None] | None = None) -> None:
+        """Do what is due, for ever: until `stop`, or SIGTERM or SIGINT in the main thread.
+
+        The loop outlives whatever fails in it; while the store is out of reach it looks less often.
+
+        Args:
+            on_pass: Told of each pass in which a step was done.
+        """
+        rest = _LOOK_S
+        with self._signals():
+            while not self._stopping.is_set():
+                done = self.run_due()
+                if on_pass is not None and (done.counts or done.failed):
+                    on_pass(done)
+                failing = len(done.failed) == len(self._steps)
+                rest = min(rest * 2, _LONGEST_REST_S) if failing else _LOOK_S
+                # Several processes that started together do not look together for long.
+                self._stopping.wait(rest * self._parts.draw.uniform(0.8, 1.0))
+
+    def stop(self) -> None:
+        """End `run` after the page under way; from any thread, any number of times."""
+        self._stopping.set()
+
+    def _do(self, step: Step, done: Pass, ends_at: float, *, force: bool) -> None:
+        store = self._parts.store
+        try:
+            if not store.run(rows.take, step.name, step.interval_ms, force=force):
+                return
+            count = 0
+            while True:
+                swept = step.page(self._parts)
+                self._parts.publish(swept.hints)
+                count += swept.count
+                if not swept.full or self._stopping.is_set() or time.monotonic() >= ends_at:
+                    break
+            done.counts[step.name] = count
+            store.run(rows.record, step.name, count)
+        except Exception as error:  # noqa: BLE001 - one step must not keep the others from healing
+            done.failed[step.name] = type(error).__name__
+            self._parts.counters.add(Metric.LOOP_RESTARTS, label=f"maintenance.{step.name}")
+            if isinstance(error, StoreUnavailableError):
+                _log.warning("step %s: %s", step.name, error)
+            else:
+                _log.error("step %s failed: %s", step.name, type(error).__name__, exc_info=error)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(_number: int, _frame: FrameType | None) -> None:
+            self._stopping.set()
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+__all__ = ["ONE_PASS", "Maintenance", "Pass"]

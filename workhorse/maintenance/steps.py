@@ -1,0 +1,101 @@
+"""The steps of maintenance, in the order in which they are done.
+
+Each is one bounded page in a transaction of its own, again while the page is full; the page's
+wakeups are sent after its commit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from workhorse.domain.hints import Hint
+from workhorse.ports import Lane
+from workhorse.store import sweeping, viewing
+from workhorse.store.database import Store
+from workhorse.store.sweeping import Swept
+from workhorse.telemetry import Counters, Metric
+
+MOST_TOP_UPS: Final = 100
+"""Visible messages that a queue needs at most: who gets one scans for more."""
+
+Publish = Callable[[Sequence[Hint]], Any]
+"""Sends wakeups; never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the steps work on."""
+
+    store: Store
+    lane: Lane
+    publish: Publish
+    counters: Counters
+    hint_stride: int
+    draw: random.Random
+
+
+Page = Callable[[Parts], Swept]
+"""Does one page of a step in a transaction of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step: its name, which stands in its row, how often a fleet does it, and its page."""
+
+    name: str
+    interval_ms: int
+    page: Page
+
+
+def _recover(parts: Parts) -> Swept:
+    swept = parts.store.run(sweeping.recover, reach=parts.lane.reach_ms, draw=parts.draw)
+    parts.counters.add(Metric.RUNS_RECOVERED, swept.count)
+    return swept
+
+
+def _deadlines(parts: Parts) -> Swept:
+    return parts.store.run(sweeping.end_overdue)
+
+
+def _promote(parts: Parts) -> Swept:
+    return parts.store.run(sweeping.promote)
+
+
+def _cancellations(parts: Parts) -> Swept:
+    return parts.store.run(sweeping.finish_cancelled, reach=parts.lane.reach_ms, draw=parts.draw)
+
+
+def _far_timers(parts: Parts) -> Swept:
+    return parts.store.run(sweeping.far_timers, reach=parts.lane.reach_ms)
+
+
+def top_up(parts: Parts) -> Swept:
+    """Send wakeups for ready runs of which too few are on their way: the net under lost sends.
+
+    What the broker says of its backlog is an estimate: a throttle, not a proof. Nothing is written,
+    so it may be done at any time, and by anybody.
+    """
+    hints: list[Hint] = []
+    for queue in parts.store.run(viewing.open_queues):
+        visible = parts.lane.backlog(queue)
+        if visible is None:  # the lane has no messages: its workers scan
+            continue
+        ready, first = parts.store.run(viewing.ready_to_top_up, queue, MOST_TOP_UPS)
+        wanted = min(MOST_TOP_UPS, -(-ready // parts.hint_stride))
+        missing = max(0, wanted - visible)
+        hints += [Hint(run_id, queue) for run_id in first[:missing]]
+    parts.counters.add(Metric.TOP_UPS, len(hints))
+    return Swept(len(hints), False, hints)
+
+
+STEPS: Final = (
+    Step("recover", 1_000, _recover),
+    Step("deadlines", 1_000, _deadlines),
+    Step("promote", 1_000, _promote),
+    Step("cancellations", 1_000, _cancellations),
+    Step("far_timers", 30_000, _far_timers),
+    Step("top_up", 30_000, top_up),
+)

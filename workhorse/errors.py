@@ -8,6 +8,8 @@ Source: docs/design.md, section 11.
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class WorkhorseError(Exception):
     """The base of all errors below; catching it catches whatever Workhorse raises itself."""
@@ -75,6 +77,16 @@ class RunFailedError(WorkhorseError):
         self.reason = reason
         self.error_type = error_type
         self.error_message = error_message
+
+    def __reduce__(self) -> tuple[partial[RunFailedError], tuple[object, ...]]:
+        # Without it, the error cannot cross to another process: it has arguments by keyword.
+        rebuild = partial(
+            type(self),
+            reason=self.reason,
+            error_type=self.error_type,
+            error_message=self.error_message,
+        )
+        return rebuild, self.args
 
 
 class RunCancelledError(WorkhorseError):

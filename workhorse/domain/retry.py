@@ -48,6 +48,8 @@ class RetryPolicy:
             raise ConfigurationError(
                 f"factor is {self.factor!r}; it must be a number from 1 to 100"
             )
+        if type(self.jitter) is not bool:
+            raise ConfigurationError(f"jitter is {self.jitter!r}; it must be True or False")
         check_duration("first", self.first, most=_LONGEST)
         check_duration("longest", self.longest, most=_LONGEST)
 

@@ -27,6 +27,7 @@ MAX_DELIVERY_BYTES: Final = 64 * 1024
 _MAX_DIGITS: Final = (
     4300  # what Python itself converts between int and text without a quadratic cost
 )
+_FIRST_TOO_LONG: Final = 10**_MAX_DIGITS
 _LARGEST_QUICK_INT: Final = 10**18
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -122,8 +123,8 @@ def _check_text(what: str, text: str, path: str) -> None:
 
 
 def _check_digits(what: str, number: int, path: str) -> None:
-    # log10(2) * bits bounds the digits without converting the number, which is what would be slow.
-    if number.bit_length() * 0.30103 > _MAX_DIGITS:
+    # Compared, not counted: converting the number to text is what would be slow.
+    if not -_FIRST_TOO_LONG < number < _FIRST_TOO_LONG:
         raise _refusal(what, path, f"is a whole number of more than {_MAX_DIGITS:,} digits")
 
 

@@ -1,0 +1,122 @@
+"""Settings: arguments before the environment before defaults; errors name and never show."""
+
+from typing import Any
+
+import pytest
+
+from workhorse.errors import ConfigurationError
+from workhorse.settings import Settings, load_settings
+
+
+def test_defaults_need_nothing_from_outside() -> None:
+    settings = load_settings()
+
+    assert settings.lane == "polling"
+    assert settings.queues == ("default",)
+    assert settings.lease_seconds == 30
+    assert settings.concurrency == 10
+    assert settings.poll_ms == 50
+    assert settings.drain_seconds == 25
+    assert settings.hint_stride == 10
+    assert settings.scoped_schema == "workhorse"
+    assert settings.database_url.get_secret_value().startswith("sqlite:///")
+
+
+def test_each_setting_is_read_from_a_variable_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {
+        "DATABASE_URL": "postgresql://user@host/db",
+        "SCHEMA": "jobs",
+        "ENVIRONMENT": "staging",
+        "LANE": "sqs",
+        "QUEUES": "mail, reports,mail,",
+        "LEASE_SECONDS": "12.5",
+        "CONCURRENCY": "4",
+        "HEALTH_PORT": "0",
+        "POOLER": "true",
+        "SQS_QUEUE_URLS": '{"mail": "https://queue.example/1/mail"}',
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(f"WORKHORSE_{name}", value)
+
+    settings = load_settings()
+
+    assert settings.database_url.get_secret_value() == "postgresql://user@host/db"
+    assert settings.schema_name == "jobs"
+    assert settings.lane == "sqs"
+    assert settings.queues == ("mail", "reports")
+    assert settings.lease_seconds == 12.5
+    assert settings.concurrency == 4
+    assert settings.health_port == 0
+    assert settings.pooler is True
+    assert settings.sqs_queue_urls == {"mail": "https://queue.example/1/mail"}
+
+
+def test_an_argument_comes_before_the_environment_and_none_means_not_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORKHORSE_LANE", "sqs")
+    monkeypatch.setenv("WORKHORSE_SCHEMA", "from_outside")
+
+    settings = load_settings(lane="memory", schema="given", queues=["a", "b"], concurrency=None)
+
+    assert (settings.lane, settings.schema_name, settings.queues) == ("memory", "given", ("a", "b"))
+    assert settings.concurrency == 10
+    assert load_settings(lane=None, schema=None).lane == "sqs"
+    assert load_settings().schema_name == "from_outside"
+
+
+def test_an_environment_scopes_schema_and_queues() -> None:
+    settings = load_settings(environment="staging")
+
+    assert settings.scoped_schema == "workhorse_staging"
+    assert settings.scoped_prefix == "workhorse-staging-"
+    assert load_settings().scoped_prefix == "workhorse-"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"lease_seconds": 0.1}, "lease_seconds"),
+        ({"lease_seconds": "soon"}, "lease_seconds"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"queues": "Not A Queue"}, "queues"),
+        ({"environment": "UP"}, "environment"),
+        ({"schema": "no-dash"}, "SCHEMA"),
+        ({"sqs_client": "curl"}, "sqs_client"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_wrong_setting_is_named(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"settings: .*{told}"):
+        load_settings(**given)
+
+
+def test_a_wrong_variable_is_named_and_its_value_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORKHORSE_CONCURRENCY", "s3cret")
+
+    with pytest.raises(ConfigurationError, match="concurrency") as refused:
+        load_settings()
+
+    assert "s3cret" not in str(refused.value)
+
+
+def test_neither_settings_nor_their_errors_show_credentials() -> None:
+    settings = load_settings(database_url="postgresql://user:s3cret@host/db")
+
+    assert "s3cret" not in repr(settings)
+    assert "s3cret" not in str(settings)
+
+
+def test_settings_do_not_change() -> None:
+    settings = load_settings()
+
+    with pytest.raises(ValueError, match="frozen"):
+        settings.lane = "memory"  # type: ignore[misc]
+
+
+def test_every_setting_has_a_default_so_that_a_laptop_needs_none() -> None:
+    assert all(not field.is_required() for field in Settings.model_fields.values())

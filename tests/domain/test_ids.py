@@ -85,7 +85,7 @@ forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_process_draws_ids_of_its_own() -> None:
     new_run_id()
     first, second = _drawn_in_a_child(100), _drawn_in_a_child(100)
-    mine = [new_run_id() for _ in range(100)]
+    mine: list[str] = [new_run_id() for _ in range(100)]
 
     assert len(set(first + second + mine)) == 300
 

@@ -18,21 +18,27 @@ if TYPE_CHECKING:
     from workhorse.domain.runs import RunView as RunView
     from workhorse.errors import NonRetryableError as NonRetryableError
     from workhorse.errors import WorkhorseError as WorkhorseError
+    from workhorse.handlers.context import AsyncContext as AsyncContext
+    from workhorse.handlers.context import Context as Context
+    from workhorse.handlers.producing import Request as Request
+    from workhorse.handlers.tasks import Task as Task
 
 _HOMES = {
+    "AsyncContext": "workhorse.handlers.context",
+    "Context": "workhorse.handlers.context",
     "NonRetryableError": "workhorse.errors",
+    "Request": "workhorse.handlers.producing",
     "RetryPolicy": "workhorse.domain.retry",
     "Run": "workhorse.client.results",
     "RunId": "workhorse.domain.ids",
     "RunState": "workhorse.domain.runs",
     "RunView": "workhorse.domain.runs",
+    "Task": "workhorse.handlers.tasks",
     "Workhorse": "workhorse.app",
     "WorkhorseError": "workhorse.errors",
 }
 
-__all__ = [  # noqa: PLE0604 - the keys are text
-    *_HOMES
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
-from workhorse.client.results import Run
+from workhorse.client.admin import Admin, Idempotency
+from workhorse.client.background import Background
+from workhorse.client.bulk import BulkClient
+from workhorse.client.doctor import Doctor
+from workhorse.client.executing import RunNow
+from workhorse.client.joining import Joiner
+from workhorse.client.producing import Client
+from workhorse.client.publishing import Publisher
+from workhorse.client.resources import Resources
+from workhorse.client.results import Run, RunCalls
+from workhorse.domain.ids import parse_run_id
+from workhorse.domain.names import check_queue
+from workhorse.handlers.registry import TaskArguments, TaskDecorator, TaskRegistry
+from workhorse.ports import Lane
 from workhorse.settings import Settings, load_settings
+from workhorse.store.database import ManualClock, Store
+from workhorse.store.migrating import SchemaVersion, migrate
+from workhorse.telemetry import Counters
 
 if TYPE_CHECKING:
-    from workhorse.client.admin import Admin, Idempotency
-    from workhorse.domain.runs import RunState
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
+
+    from workhorse.domain.runs import ClaimedRun, RunState
+    from workhorse.handlers.producing import Request
     from workhorse.maintenance import Maintenance
-    from workhorse.ports import Lane
+    from workhorse.runtime.options import WorkerOptions
     from workhorse.runtime.worker import Worker
-    from workhorse.store.clock import ManualClock
-    from workhorse.store.database import Store
-    from workhorse.telemetry import Counters
 
 
 class SettingsArguments(TypedDict, total=False):
@@ -46,21 +66,25 @@ class SettingsArguments(TypedDict, total=False):
 
 
 class Workhorse:
-    """Tasks, and the store and the lane that their runs go through.
+    """Tasks, and the store and the lane that their runs go through. Safe in threads.
 
     Nothing is opened before it is needed: making an app and registering tasks costs no connection.
+    A process that was forked opens connections of its own.
+
+    The tables are never made on the side, on SQLite neither: who deploys runs `workhorse migrate`,
+    or calls `migrate()`, which does nothing where there is nothing to do. (Processes that all
+    start at once would otherwise change a schema under each other, with rights that they need at
+    no other time.)
 
     Args:
-        lane: A lane's entry-point name, or a lane of your own; else the setting.
+        lane: A lane's entry-point name, or a lane of your own, which stays yours to close; by
+            default the setting, which is `polling`.
         clock: Stands for the database's clock, for tests.
         arguments: Settings by name; what is not given comes from WORKHORSE_* or the defaults.
 
     Raises:
         ConfigurationError: A setting is unknown or wrong.
     """
-
-    settings: Settings
-    counters: Counters
 
     def __init__(
         self,
@@ -69,20 +93,77 @@ class Workhorse:
         clock: ManualClock | None = None,
         **arguments: Unpack[SettingsArguments],
     ) -> None:
-        self.settings = load_settings(lane=lane if isinstance(lane, str) else None, **arguments)
+        named = lane if isinstance(lane, str) else None
+        self.settings: Final[Settings] = load_settings(lane=named, **arguments)
+        self.registry: Final = TaskRegistry()
+        self.counters: Final = Counters()
+        self._given_lane = None if isinstance(lane, str) else lane
+        self._lock = threading.Lock()
+        self._own_worker: Worker | None = None
+
+        self._resources = Resources(
+            self.settings, lane=self._given_lane, clock=clock, counters=self.counters
+        )
+        store, lane_of = self._resources.checked_store, self._resources.lane
+        self._background = Background()
+        self._publisher = Publisher(lane_of, self.counters)
+        self._joiner = Joiner(store, lane_of, self._publisher, self._background)
+        self._calls = RunCalls(store, self.registry, self._publisher, self._background)
+        self._client = Client(
+            store=store,
+            lane=lane_of,
+            publisher=self._publisher,
+            joiner=self._joiner,
+            calls=self._calls,
+            run_now=RunNow(
+                store,
+                tasks=self.registry.names,
+                lease_ms=self._lease_ms,
+                process=self._process,
+            ),
+            background=self._background,
+            clock=clock,
+        )
+        self._bulk = BulkClient(
+            self._client,
+            self._joiner,
+            self._publisher,
+            self._background,
+            stride=self.settings.hint_stride,
+        )
+        self.registry.bind(self._client)
+        _apps.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Workhorse with {len(self.registry)} tasks, lane {self.lane_name}>"
 
     # -- parts -----------------------------------------------------------------------------------
+
+    def task(self, name: str | None = None, **arguments: Unpack[TaskArguments]) -> TaskDecorator:
+        """Return a decorator that makes a task of a handler; see `TaskArguments`.
+
+        Args:
+            name: 1 to 200 printable characters, stable across deployments: runs are stored under
+                it. By default the function's own name.
+            arguments: `queue`, `retry`, `timeout`, `deadline`, `priority`, `aliases`,
+                `not_retryable`.
+
+        Raises:
+            ConfigurationError: The handler cannot be one, or the name or an alias is taken.
+            InvalidNameError: A name is not of the allowed form.
+        """
+        return self.registry.task(name, **arguments)
 
     @property
     def store(self) -> Store:
         """The store; opened, and its schema checked, at first use.
 
         Raises:
-            SchemaMismatchError: The database has no schema of this version: run `workhorse migrate`
-                or call `app.migrate()`.
+            SchemaMismatchError: The database's schema does not fit: run `workhorse migrate`, or
+                call `migrate()`.
             StoreUnavailableError: The database does not answer.
         """
-        raise NotImplementedError
+        return self._resources.checked_store()
 
     @property
     def lane(self) -> Lane:
@@ -91,88 +172,205 @@ class Workhorse:
         Raises:
             ConfigurationError: No lane of that name is installed, or a setting of it is wrong.
         """
-        raise NotImplementedError
+        return self._resources.lane()
+
+    @property
+    def lane_name(self) -> str:
+        """What the lane is called: its entry-point name, or the class of a lane of your own."""
+        given = self._given_lane
+        return self.settings.lane if given is None else type(given).__name__
 
     @property
     def admin(self) -> Admin:
         """Operators' calls: runs, queues, `rehint`, `doctor`."""
-        raise NotImplementedError
+        return Admin(
+            store=self._resources.checked_store,
+            lane=self._resources.lane,
+            publisher=self._publisher,
+            calls=self._calls,
+            doctor=Doctor(
+                store=self._resources.store,
+                lane=self._resources.lane,
+                registry=self.registry,
+                queues=self.settings.queues,
+                now=self._client.now,
+            ),
+            stride=self.settings.hint_stride,
+        )
 
     @property
     def idempotency(self) -> Idempotency:
         """Idempotency keys: `app.idempotency.reset(task, key)`."""
-        raise NotImplementedError
+        return Idempotency(self._resources.checked_store)
 
     def worker(
         self,
-        queues: Sequence[str] | None = None,
+        queues: Iterable[str] | None = None,
         concurrency: int | None = None,
         *,
         worker_id: str | None = None,
         poll_ms: int | None = None,
         can_claim: Callable[[], Any] | None = None,
-        on_claimed: Callable[..., Any] | None = None,
+        on_claimed: Callable[[Sequence[ClaimedRun]], Any] | None = None,
+        options: WorkerOptions | None = None,
     ) -> Worker:
-        """Return a worker of this app's tasks; it is not started."""
-        raise NotImplementedError
+        """Return a worker of this app's tasks; it is not started.
+
+        Args:
+            queues: What it serves; by default the setting.
+            concurrency: How many runs are under way at once; by default the setting.
+            worker_id: A name for logs.
+            poll_ms: The pause between two scans that found less than asked for.
+            can_claim: Asked before each receive and claim.
+            on_claimed: Told after each claim that took runs.
+            options: The other numbers; by default from the settings.
+
+        Raises:
+            SchemaMismatchError: The database's schema does not fit.
+            StoreUnavailableError: The database does not answer.
+        """
+        from workhorse.runtime.worker import Worker
+
+        if isinstance(queues, str):
+            queues = [queues]
+        settings = self.settings
+        served = settings.queues if queues is None else tuple(map(check_queue, queues))
+        return Worker(
+            served,
+            settings.concurrency if concurrency is None else concurrency,
+            worker_id,
+            settings.poll_ms if poll_ms is None else poll_ms,
+            can_claim,
+            on_claimed,
+            # Of its own: what handlers enqueue must not keep claims and settles waiting.
+            store=self._resources.sibling_store(),
+            lane=self._resources.lane(),
+            registry=self.registry,
+            publish=self._publisher.publish,
+            counters=self.counters,
+            options=self._worker_options() if options is None else options,
+        )
 
     def maintenance(self) -> Maintenance:
-        """Return the maintenance of this app's store; it is not started."""
-        raise NotImplementedError
+        """Return the maintenance of this app's store; it is not started.
+
+        Raises:
+            SchemaMismatchError: The database's schema does not fit.
+            StoreUnavailableError: The database does not answer.
+        """
+        from workhorse.maintenance import Maintenance
+
+        return Maintenance(
+            store=self._resources.checked_store(),
+            lane=self._resources.lane(),
+            publish=self._publisher.publish,
+            counters=self.counters,
+            hint_stride=self.settings.hint_stride,
+        )
 
     # -- producing -------------------------------------------------------------------------------
 
     def enqueue_many(
         self,
-        requests: Iterable[Any],
+        requests: Iterable[Request[Any]],
         *,
-        connection: Any = None,
-        progress: Callable[[int], None] | None = None,
+        connection: Session | Connection | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> list[Run[Any]]:
-        """Enqueue what `task.prepare(...)` returned: a list in one transaction."""
-        raise NotImplementedError
+        """Enqueue what `task.prepare(...)` returned; the handles come in the same order.
+
+        A sequence is one transaction: all of it or nothing. Any other iterable is committed each
+        1,000; when it fails, what was committed stands, and the error's note says how much that is.
+        Wakeups are sent for one run in `hint_stride`.
+
+        Args:
+            requests: Prepared runs, of one task or of several.
+            connection: An open transaction of the caller's, which all of them join.
+            progress: Told after each commit how many runs are committed.
+
+        Raises:
+            IdempotencyConflictError: A key belongs to a run with another payload.
+            StoreUnavailableError: The database does not answer.
+        """
+        return self._bulk.enqueue_many(requests, connection, progress)
 
     async def enqueue_many_async(
         self,
-        requests: Iterable[Any] | AsyncIterable[Any],
+        requests: Iterable[Request[Any]] | AsyncIterable[Request[Any]],
         *,
-        connection: Any = None,
-        progress: Callable[[int], None] | None = None,
+        connection: AsyncSession | AsyncConnection | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> list[Run[Any]]:
         """As `enqueue_many`, without blocking the event loop."""
-        raise NotImplementedError
+        return await self._bulk.enqueue_many_async(requests, connection, progress)
 
     def flush(self) -> None:
-        """Send the wakeups of transactions that have committed, and wait for those under way."""
-        raise NotImplementedError
+        """Send the wakeups of callers' transactions that have committed; wait for those under way.
+
+        They are sent by themselves when the connection goes back to its pool or begins again; this
+        is for a program that keeps it, or that ends.
+        """
+        self._joiner.flush()
 
     # -- runs ------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> Run[Any]:
-        """Return the handle of a run, by its id; the store is not asked."""
-        raise NotImplementedError
+        """Return the handle of a run; the store is not asked before the handle is used.
+
+        Raises:
+            InvalidNameError: That is no run id.
+        """
+        return Run(self._calls, parse_run_id(run_id))
 
     def cancel(self, run_id: str, *, by: str = "app", why: str = "") -> RunState:
-        """Cancel a run, or ask the worker that runs it to end; return the state that now stands.
+        """Cancel a run, or ask the worker that runs it to end it.
+
+        Args:
+            run_id: The run.
+            by: Who cancels, for the audit.
+            why: For the audit; up to 1,000 characters, as `by`.
+
+        Returns:
+            The state that now stands: `cancelled`, `running` where its worker was asked and the
+            run will end as cancelled, or the one in which it had finished before.
 
         Raises:
             RunNotFoundError: No such run.
         """
-        raise NotImplementedError
+        return self._calls.cancel(parse_run_id(run_id), by=by, why=why)
 
     async def cancel_async(self, run_id: str, *, by: str = "app", why: str = "") -> RunState:
         """As `cancel`, without blocking the event loop."""
-        raise NotImplementedError
+        return await self.run(run_id).cancel_async(by=by, why=why)
 
     # -- life ------------------------------------------------------------------------------------
 
-    def migrate(self) -> None:
-        """Create the tables, or bring them to this version's schema; does nothing when they are."""
-        raise NotImplementedError
+    def migrate(self) -> SchemaVersion:
+        """Create the tables, or bring them to this version; does nothing where they are.
 
-    def close(self, timeout: timedelta | None = None) -> None:
-        """Send what is left, then let go of connections and threads; any number of times."""
-        raise NotImplementedError
+        Raises:
+            SchemaMismatchError: The schema is newer than this code.
+            StoreUnavailableError: The database did not answer; nothing was changed.
+        """
+        return migrate(self._resources.store())
+
+    def close(self, drain: timedelta | float = 0) -> None:
+        """Send what is left, then let go of connections and threads; any number of times.
+
+        An app that is used afterwards opens them again. Workers are not stopped by this, and must
+        be before.
+
+        Args:
+            drain: How long runs of `run_now` in other threads may go on.
+        """
+        with self._lock:
+            own_worker, self._own_worker = self._own_worker, None
+        if own_worker is not None:
+            own_worker.stop(drain)
+        if self._resources.lane_is_open:
+            self._joiner.flush()
+        self._background.close()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -184,3 +382,48 @@ class Workhorse:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    # -- parts of workers ------------------------------------------------------------------------
+
+    @property
+    def _lease_ms(self) -> int:
+        return round(self.settings.lease_seconds * 1000)
+
+    def _worker_options(self) -> WorkerOptions:
+        from workhorse.runtime.options import Shutdown, WorkerOptions
+
+        settings = self.settings
+        return WorkerOptions(
+            lease_ms=self._lease_ms,
+            shutdown=Shutdown(drain_ms=round(settings.drain_seconds * 1000)),
+            health_host=settings.health_host,
+            health_port=settings.health_port,
+            environment=settings.environment,
+            lane_name=self.lane_name,
+        )
+
+    def _process(self, claimed: ClaimedRun) -> object:
+        with self._lock:
+            if self._own_worker is None:
+                self._own_worker = self.worker()
+            worker = self._own_worker
+        return worker.process_run(claimed)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        _inherited.append(self._own_worker)
+        self._own_worker = None
+        self._background.abandon()
+        self._resources.abandon()
+
+
+_apps: weakref.WeakSet[Workhorse] = weakref.WeakSet()
+_inherited: list[object] = []
+
+
+def _after_fork() -> None:
+    for app in list(_apps):
+        app._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

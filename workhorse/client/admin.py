@@ -1,0 +1,245 @@
+"""What operators do: look at runs and queues, cancel, run again, pause, wake up, examine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from workhorse.client.doctor import Doctor, Finding
+from workhorse.client.publishing import Publisher
+from workhorse.client.results import Run, RunCalls, check_said, new_request_id
+from workhorse.domain.hints import Hint
+from workhorse.domain.ids import RunId, parse_run_id
+from workhorse.domain.names import check_key, check_queue, check_task
+from workhorse.domain.runs import RunState, RunView
+from workhorse.errors import ConfigurationError
+from workhorse.ports import Lane
+from workhorse.store import operating, viewing
+from workhorse.store.database import Store
+from workhorse.store.enqueueing import reset_key
+from workhorse.store.viewing import QueueView
+
+if TYPE_CHECKING:
+    from workhorse.handlers.tasks import Task
+
+PAGE: Final = 1_000
+LARGEST_LIST: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rehinted:
+    """What was done for one queue: its ready runs, and the wakeups sent and not sent for them."""
+
+    queue: str
+    ready: int
+    sent: int
+    not_sent: int
+
+
+class Admin:
+    """Operators' calls; each act is audited with who (`by`) and why. Safe in threads.
+
+    Args:
+        store: Returns the store.
+        lane: Returns the lane.
+        publisher: Sends wakeups.
+        calls: What handles of runs work with.
+        doctor: Examines the system.
+        stride: One wakeup for so many ready runs of a queue.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Callable[[], Store],
+        lane: Callable[[], Lane],
+        publisher: Publisher,
+        calls: RunCalls,
+        doctor: Doctor,
+        stride: int,
+    ) -> None:
+        self._store = store
+        self._lane = lane
+        self._publisher = publisher
+        self._calls = calls
+        self._doctor = doctor
+        self._stride = stride
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def list_runs(
+        self,
+        *,
+        state: RunState | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunView]:
+        """Return runs, the newest first.
+
+        Args:
+            state: Only runs in this state.
+            task: Only runs of the task enqueued under this name.
+            queue: Only runs of this queue.
+            limit: How many at most, 1 to 1,000.
+            before: The last id of the page before this one.
+
+        Raises:
+            ConfigurationError: The state is none, or the limit is out of range.
+            InvalidNameError: A name or id is not of the allowed form.
+        """
+        if type(limit) is not int or not 1 <= limit <= LARGEST_LIST:
+            raise ConfigurationError(f"limit is {limit!r}; it must be 1 to {LARGEST_LIST:,}")
+        return self._store().run(
+            viewing.list_runs,
+            state=None if state is None else _state(state),
+            task=None if task is None else check_task(task),
+            queue=None if queue is None else check_queue(queue),
+            limit=limit,
+            before=None if before is None else parse_run_id(before),
+        )
+
+    def count_runs(self) -> dict[RunState, int]:
+        """Return how many runs there are in each state."""
+        return self._store().run(viewing.counts)
+
+    def show(self, run_id: str) -> RunView:
+        """Return a run whole.
+
+        Raises:
+            RunNotFoundError: No such run.
+        """
+        return self._calls.view(parse_run_id(run_id))
+
+    def cancel(self, run_id: str, *, by: str, why: str = "") -> RunState:
+        """Cancel a run, or ask its worker to end it; return the state that now stands.
+
+        Raises:
+            RunNotFoundError: No such run.
+        """
+        return self._calls.cancel(parse_run_id(run_id), by=by, why=why)
+
+    def rerun(
+        self, run_id: str, *, by: str, why: str = "", request_id: str | None = None
+    ) -> Run[Any]:
+        """Start a finished run again, as a new run linked to it: same payload, fresh budget.
+
+        Args:
+            run_id: The finished run.
+            by: Who asks.
+            why: For the audit.
+            request_id: A name for this request, up to 200 characters: the same one starts one run,
+                however often it is repeated.
+
+        Raises:
+            RunNotFoundError: No such run.
+            RunNotFinishedError: It has not ended yet.
+        """
+        check_said("by", by, least=1)
+        check_said("why", why)
+        store, reach = self._store(), self._lane().reach_ms
+        done = store.run(
+            operating.rerun,
+            parse_run_id(run_id),
+            by=by,
+            why=why,
+            request_id=new_request_id() if request_id is None else check_task(request_id),
+            reach=reach,
+        )
+        if done.created:
+            self._publisher.publish([Hint(done.run_id, done.queue)])
+        return Run(self._calls, done.run_id, queue=done.queue, created=done.created)
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def list_queues(self) -> list[QueueView]:
+        """Return the queues that hold unfinished runs or were paused once, by name."""
+        return self._store().run(viewing.list_queues)
+
+    def pause_queue(self, queue: str, *, by: str, why: str = "") -> bool:
+        """Stop claims from a queue, what runs goes on; answer whether it was open before."""
+        check_said("by", by, least=1)
+        check_said("why", why)
+        return self._store().run(operating.pause_queue, check_queue(queue), by=by, why=why)
+
+    def resume_queue(self, queue: str, *, by: str, why: str = "") -> bool:
+        """Open a queue again and wake workers for it; answer whether it was paused."""
+        check_said("by", by, least=1)
+        check_said("why", why)
+        changed = self._store().run(operating.resume_queue, check_queue(queue), by=by, why=why)
+        if changed:
+            self.rehint(queue)
+        return changed
+
+    # -- wakeups and health ----------------------------------------------------------------------
+
+    def rehint(
+        self, queue: str | None = None, *, progress: Callable[[Rehinted], object] | None = None
+    ) -> list[Rehinted]:
+        """Send wakeups for runs that are ready, in pages; paused queues get none.
+
+        Args:
+            queue: Only this queue; None for all that hold ready runs.
+            progress: Told after each page what was done for its queue so far.
+        """
+        wanted = None if queue is None else check_queue(queue)
+        open_queues = self._store().run(viewing.open_queues)
+        return [
+            self._rehint(name, progress) for name in open_queues if wanted is None or name == wanted
+        ]
+
+    def doctor(self) -> list[Finding]:
+        """Examine store, schema, lane, queues, maintenance and tasks; what is well is said too."""
+        return self._doctor.examine()
+
+    def _rehint(self, queue: str, progress: Callable[[Rehinted], object] | None) -> Rehinted:
+        done = Rehinted(queue, 0, 0, 0)
+        after: tuple[str, RunId] | None = None
+        while True:
+            page = self._store().run(viewing.ready_page, queue, after, PAGE)
+            # Counted on from the pages before: one wakeup for each so many runs of the queue.
+            first = -done.ready % self._stride
+            report = self._publisher.publish(
+                [Hint(run_id, queue) for run_id in page.ids[first :: self._stride]]
+            )
+            done = Rehinted(
+                queue,
+                done.ready + len(page.ids),
+                done.sent + report.sent,
+                done.not_sent + report.failed,
+            )
+            if progress is not None:
+                progress(done)
+            if page.after is None:
+                return done
+            after = page.after
+
+
+class Idempotency:
+    """An app's idempotency keys."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+
+    def reset(self, task: Task[Any, Any] | str, key: str) -> bool:
+        """Free a key, so that the next enqueue with it makes a new run; the old run stands.
+
+        Args:
+            task: The task, or the name that the runs were enqueued under.
+            key: The key.
+
+        Returns:
+            Whether the key was taken.
+        """
+        name = task if isinstance(task, str) else task.name
+        return self._store().run(reset_key, check_task(name), check_key(key))
+
+
+def _state(state: RunState | str) -> RunState:
+    try:
+        return RunState(state)
+    except ValueError:
+        known = ", ".join(RunState)
+        raise ConfigurationError(f"state {state!r} is none of: {known}") from None

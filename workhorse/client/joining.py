@@ -1,0 +1,110 @@
+"""Enqueue in a caller's own transaction: the run exists when that commits, and is woken then.
+
+What SQLAlchemy says about that transaction is `store.callers`' to know; here is what is stored, and
+where the wakeups go. Only enqueue joins a transaction, and nothing in it is tried again.
+
+Source: docs/design.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from workhorse.client.background import Background
+from workhorse.client.inserting import insert_runs
+from workhorse.client.publishing import Publisher, hints_of
+from workhorse.domain.hints import Hint
+from workhorse.domain.runs import Enqueued, NewRun
+from workhorse.ports import Lane
+from workhorse.store import callers
+from workhorse.store.callers import Place
+from workhorse.store.database import Store
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
+
+
+class Joiner:
+    """Puts runs into callers' transactions, and sends their wakeups once these have committed."""
+
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        lane: Callable[[], Lane],
+        publisher: Publisher,
+        background: Background,
+    ) -> None:
+        self._store = store
+        self._lane = lane
+        self._publisher = publisher
+        self._background = background
+        self._late: deque[Hint] = deque()
+
+    def enqueue(
+        self, runs: Sequence[NewRun], connection: Session | Connection, *, stride: int = 1
+    ) -> list[Enqueued]:
+        """Insert runs in the caller's transaction.
+
+        Raises:
+            ConfigurationError: No run could be enqueued with the caller's writes on this
+                connection: it is an async one, of another kind of database, or in autocommit mode.
+            IdempotencyConflictError: A key belongs to a run with another payload; none of these
+                runs is inserted, and the transaction goes on.
+        """
+        return self._insert(callers.connection_of(connection), runs, stride)
+
+    async def enqueue_async(
+        self, runs: Sequence[NewRun], connection: AsyncSession | AsyncConnection, *, stride: int = 1
+    ) -> list[Enqueued]:
+        """As `enqueue`, through the caller's async driver."""
+        # Opening the store may wait for the database, so it happens before the loop's thread is
+        # the one that runs the operation.
+        await self._background.call(self._store)
+        return await callers.inside(connection, lambda conn: self._insert(conn, runs, stride))
+
+    def flush(self) -> None:
+        """Send what is due, and wait for the sends under way."""
+        callers.flush(self._due)
+        self.send_late()
+        self._background.settle()
+
+    def send_late(self) -> None:
+        """Send what a connection left behind that was never given back to its pool."""
+        late = []
+        while self._late:
+            try:
+                late.append(self._late.popleft())
+            except IndexError:  # another thread took the last one
+                break
+        self._publisher.publish(late)
+
+    def _insert(
+        self, connection: Connection, runs: Sequence[NewRun], stride: int
+    ) -> list[Enqueued]:
+        from workhorse.store import callers
+
+        store, reach = self._store(), self._lane().reach_ms
+        callers.check_joinable(connection, store.kind, store.description)
+        tx = store.joined(connection)
+        if len(runs) > 1 and any(run.key is not None for run in runs):
+            # A conflict of one key leaves the others taken, for runs that are not inserted. A
+            # caller who catches the error and commits must not keep these.
+            with callers.all_or_nothing(connection):
+                done = insert_runs(tx, runs, reach)
+        else:
+            done = insert_runs(tx, runs, reach)
+        callers.hold(connection, hints_of(runs, done, reach=reach, stride=stride), self._due)
+        return done
+
+    def _due(self, hints: Sequence[Hint], place: Place) -> None:
+        match place:
+            case Place.HERE:
+                self._publisher.publish(hints)
+            case Place.ELSEWHERE:
+                self._background.submit(self._publisher.publish, hints)
+            case Place.LATER:
+                self._late.extend(hints)

@@ -1,0 +1,126 @@
+"""What `task.enqueue` and its relatives do: store the run, then wake a worker for it.
+
+Enqueue raises for the store, never for the lane: once the run is committed it is accepted, and what
+a lane loses is found by the nets.
+
+Source: docs/design.md, section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workhorse.client.background import Background
+from workhorse.client.executing import RunNow
+from workhorse.client.inserting import insert_runs
+from workhorse.client.joining import Joiner
+from workhorse.client.publishing import Publisher, hints_of
+from workhorse.client.results import Run, RunCalls
+from workhorse.domain.hints import Hint
+from workhorse.domain.runs import Enqueued, NewRun
+from workhorse.handlers.producing import Request
+from workhorse.ports import Lane
+from workhorse.store.database import ManualClock, Store
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
+
+R = TypeVar("R")
+
+
+class Client:
+    """Stores runs and sends their wakeups; the `Producer` of an app's tasks. Safe in threads.
+
+    Args:
+        store: Returns the store, opened and checked; asked at each call.
+        lane: Returns the lane.
+        publisher: Sends wakeups.
+        joiner: Puts runs into callers' transactions.
+        calls: What the returned handles work with.
+        run_now: Claims and executes a run in this process.
+        background: Where store calls of async callers run.
+        clock: A test's clock; the host's for the coarse checks where there is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Callable[[], Store],
+        lane: Callable[[], Lane],
+        publisher: Publisher,
+        joiner: Joiner,
+        calls: RunCalls,
+        run_now: RunNow,
+        background: Background,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self._store = store
+        self._lane = lane
+        self._publisher = publisher
+        self._joiner = joiner
+        self._calls = calls
+        self._run_now = run_now
+        self._background = background
+        self._clock = clock
+
+    def now(self) -> datetime:
+        """Return about the present, in UTC, for coarse checks only."""
+        return self._clock.now if self._clock is not None else datetime.now(UTC)
+
+    def enqueue(
+        self, request: Request[R], connection: Session | Connection | None = None
+    ) -> Run[R]:
+        """Store the run, in the caller's transaction where there is one; see `Task.enqueue`."""
+        if connection is not None:
+            return self.handle(self._joiner.enqueue([request.run], connection)[0], joined=True)
+        done, hints = self.store_runs([request.run])
+        self._publisher.publish(hints)
+        return self.handle(done[0])
+
+    async def enqueue_async(
+        self, request: Request[R], connection: AsyncSession | AsyncConnection | None = None
+    ) -> Run[R]:
+        """As `enqueue`, without blocking the event loop."""
+        if connection is not None:
+            done = await self._joiner.enqueue_async([request.run], connection)
+            return self.handle(done[0], joined=True)
+        done, hints = await self._background.call(self.store_runs, [request.run])
+        await self._publisher.publish_async(hints)
+        return self.handle(done[0])
+
+    def run_now(self, request: Request[R]) -> Run[R]:
+        """Store the run, claim it and execute it here; see `RunNow`."""
+        done, hints = self.store_runs([request.run])
+        run: Run[R] = self.handle(done[0])
+        if self._run_now.execute(run.id, request.run.queue):
+            view = run.view()
+            if view.state.finished:
+                self._calls.value_of(view)
+        else:
+            self._publisher.publish(hints)
+        return run
+
+    async def run_now_async(self, request: Request[R]) -> Run[R]:
+        """As `run_now`, without blocking the event loop."""
+        return await self._background.call(self.run_now, request)
+
+    # -- parts that bulk enqueue shares ----------------------------------------------------------
+
+    def store_runs(
+        self, runs: Sequence[NewRun], *, stride: int = 1
+    ) -> tuple[list[Enqueued], list[Hint]]:
+        """Insert runs in one transaction; return the answers and the wakeups that must follow."""
+        store, reach = self._store(), self._lane().reach_ms
+        # The ids were drawn before, so trying again after a lost answer makes no second run.
+        done = store.run(insert_runs, runs, reach)
+        return done, hints_of(runs, done, reach=reach, stride=stride)
+
+    def handle(self, done: Enqueued, *, joined: bool = False) -> Run[Any]:
+        """Return the handle of what an enqueue answered."""
+        # The owner of a key may have been enqueued to another queue; its handle asks the store.
+        queue = done.queue if done.created else None
+        return Run(self._calls, done.run_id, queue=queue, created=done.created, joined=joined)

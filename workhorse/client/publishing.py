@@ -1,0 +1,99 @@
+"""Wakeups follow a commit: hints become messages of a lane, and what fails is only counted.
+
+Source: docs/design.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from workhorse.domain.hints import Hint
+from workhorse.domain.runs import Enqueued, NewRun
+from workhorse.ports import Lane, Outgoing, SendReport, Wakeup
+from workhorse.telemetry import Counters, Metric, get_logger
+
+_log = get_logger("wakeups")
+
+
+class Publisher:
+    """Sends hints over a lane, never raises, and counts what was sent and what was not.
+
+    Args:
+        lane: Returns the lane; asked at each send, since it is opened late and may be reopened.
+        counters: Where to count.
+    """
+
+    def __init__(self, lane: Callable[[], Lane], counters: Counters) -> None:
+        self._lane = lane
+        self._counters = counters
+
+    def publish(self, hints: Sequence[Hint]) -> SendReport:
+        """Send wakeups; blocks for two tries, 2 s in all, where the broker is slow."""
+        if not hints:
+            return SendReport()
+        try:
+            report = self._lane().send(_outgoing(hints))
+        except Exception as error:  # noqa: BLE001 - the runs are committed; nothing may undo that
+            report = _nothing_sent(hints, error)
+        return self._count(report)
+
+    async def publish_async(self, hints: Sequence[Hint]) -> SendReport:
+        """As `publish`, without blocking the event loop."""
+        if not hints:
+            return SendReport()
+        try:
+            report = await self._lane().send_async(_outgoing(hints))
+        except Exception as error:  # noqa: BLE001 - as above
+            report = _nothing_sent(hints, error)
+        return self._count(report)
+
+    def _count(self, report: SendReport) -> SendReport:
+        self._counters.add(Metric.WAKEUPS_SENT, report.sent)
+        self._counters.add(Metric.WAKEUPS_NOT_SENT, report.failed)
+        if report.failed:
+            _log.warning(
+                "%d wakeups were not sent (%s); a scan or the top-up finds their runs",
+                report.failed,
+                report.error or "the lane gives no cause",
+            )
+        return report
+
+
+def hints_of(
+    new: Sequence[NewRun], done: Sequence[Enqueued], *, reach: Callable[[str], int], stride: int = 1
+) -> list[Hint]:
+    """Return the wakeups that must follow the commit of an enqueue.
+
+    Runs that were there before, by their key, have had theirs. What is due later than the lane can
+    delay is left to maintenance.
+
+    Args:
+        new: The runs, as they went to the store.
+        done: Its answers, in the same order.
+        reach: How far ahead a queue's wakeups can be sent, in milliseconds.
+        stride: One wakeup for so many ready runs of a queue: who gets it scans for the others.
+    """
+    hints: list[Hint] = []
+    ready: dict[str, int] = {}
+    for run, answer in zip(new, done, strict=True):
+        if not answer.created:
+            continue
+        if answer.due_in_ms is None:
+            count = ready[answer.queue] = ready.get(answer.queue, 0) + 1
+            if (count - 1) % stride == 0:
+                hints.append(Hint(answer.run_id, answer.queue, 0, run.traceparent))
+        elif answer.due_in_ms <= reach(answer.queue):
+            delay_ms = max(0, answer.due_in_ms)
+            hints.append(Hint(answer.run_id, answer.queue, delay_ms, run.traceparent))
+    return hints
+
+
+def _outgoing(hints: Iterable[Hint]) -> list[Outgoing]:
+    return [
+        Outgoing(Wakeup(hint.run_id, hint.queue, hint.traceparent), hint.delay_ms) for hint in hints
+    ]
+
+
+def _nothing_sent(hints: Sequence[Hint], error: Exception) -> SendReport:
+    # The type alone: a broker's text may hold what was sent.
+    return SendReport(failed=len(hints), error=type(error).__name__)

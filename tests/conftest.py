@@ -18,6 +18,7 @@ from tests.support.installations import CHOICE, NoServerError, choose
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from workhorse.store.database import ManualClock, Store
+from workhorse.store.migrating import migrate
 
 # A machine that is busy is no failure, and a check that others wait for must not fail by luck.
 hypothesis.settings.register_profile("here", deadline=None, print_blob=True)
@@ -128,8 +129,6 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _migrate(url: str) -> None:
-    from workhorse.store.migrating import migrate
-
     store = Store.open(url)
     try:
         migrate(store)
@@ -142,7 +141,7 @@ def empty_postgresql_url(postgres: Databases) -> Iterator[str]:
     """A PostgreSQL database of this test's own, with nothing in it."""
     name = postgres.create()
     yield postgres.url(name)
-    postgres.drop(name)
+    postgres.discard(name)
 
 
 @pytest.fixture
@@ -156,7 +155,7 @@ def postgresql_url(postgres: Databases, migrated_postgresql: str) -> Iterator[st
     """A migrated, empty PostgreSQL database of this test's own."""
     name = postgres.create(template=migrated_postgresql)
     yield postgres.url(name)
-    postgres.drop(name)
+    postgres.discard(name)
 
 
 @pytest.fixture

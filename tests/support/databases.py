@@ -7,12 +7,15 @@ import itertools
 import os
 import re
 import threading
+from collections import deque
 
 import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
 _TEST_NAME = re.compile(r"(^|[_-])tests?($|[_-])")
+
+_KEPT = 8
 
 
 class UnfitDatabaseError(Exception):
@@ -34,6 +37,7 @@ class Databases:
         self._lock = threading.Lock()
         self._connection: psycopg.Connection | None = None
         self._made: set[str] = set()
+        self._discarded: deque[str] = deque()
 
     def url(self, name: str | None = None) -> str:
         """Return the URL of a database; of the first one without a name."""
@@ -57,6 +61,12 @@ class Databases:
             sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
         )
         self._made.discard(name)
+
+    def discard(self, name: str) -> None:
+        """Drop a database in a while: at once, it would wait for sessions that are just ending."""
+        self._discarded.append(name)
+        if len(self._discarded) > _KEPT:
+            self.drop(self._discarded.popleft())
 
     def close(self) -> None:
         """Drop what was made here and is left, and disconnect."""

@@ -43,8 +43,8 @@ class Namespace:
     """Where the names in a function's annotations are looked up.
 
     Its module and its closure are looked at each time, so that later definitions are seen. The
-    local variables of the function calls that the handler is being defined in are looked at only
-    now: keeping them would keep alive what they hold.
+    local variables of the functions and classes in which the handler is being defined are looked at
+    only now, and only what an annotation stands for is kept: all the rest would be kept alive.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -53,20 +53,20 @@ class Namespace:
         except ValueError:  # wrappers that go round in a circle
             self._function = function
         self._found: dict[str, object] = {}
-        annotations = getattr(self._function, "__annotations__", None)
-        for annotation in (annotations or {}).values():
-            if isinstance(annotation, str) and self.look(annotation) is UNRESOLVED:
-                found = self._evaluate(annotation, self._locals())
-                if found is not UNRESOLVED:
-                    self._found[annotation] = found
+        if local := self._locals():
+            annotations = getattr(self._function, "__annotations__", None) or {}
+            for annotation in annotations.values():
+                if isinstance(annotation, str):
+                    self._found[annotation] = self._evaluate(annotation, local)
 
     def look(self, annotation: object) -> object:
         """Return what an annotation stands for: Any for none, UNRESOLVED while nobody can tell."""
         if annotation is inspect.Signature.empty or annotation == Value:
             return Any
-        if isinstance(annotation, str) and annotation in self._found:
-            return self._found[annotation]
-        return self._evaluate(annotation, {})
+        found = (
+            self._found.get(annotation, UNRESOLVED) if isinstance(annotation, str) else UNRESOLVED
+        )
+        return self._evaluate(annotation, {}) if found is UNRESOLVED else found
 
     def trouble(self, annotation: object) -> str:
         """Return why an annotation cannot be resolved."""
@@ -99,11 +99,14 @@ class Namespace:
         return found
 
     def _locals(self) -> dict[str, Any]:
+        """Return the variables of the scopes round the handler, the innermost first to count."""
+        *around, _ = getattr(self._function, "__qualname__", "").split(".")
+        scopes = {".".join(around[: at + 1]) for at in range(len(around))}
         home = getattr(self._function, "__globals__", None)
-        frame: FrameType | None = sys._getframe(1)
         found: dict[str, Any] = {}
+        frame: FrameType | None = sys._getframe(1) if scopes else None
         while frame is not None:
-            if frame.f_globals is home and frame.f_locals is not home:
+            if frame.f_globals is home and frame.f_code.co_qualname in scopes:
                 found = {**frame.f_locals, **found}
             frame = frame.f_back
         return found

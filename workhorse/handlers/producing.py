@@ -51,7 +51,7 @@ class RunOptions(TypedDict, total=False):
     """An idempotency key, 1 to 256 characters; it belongs to the task for 30 days."""
     session: str | None
     """Runs of one session take turns, in order; 1 to 256 characters."""
-    tags: Iterable[str]
+    tags: Iterable[str] | None
     """At most 20 of 1 to 100 characters, for people to find the run by."""
     deadline: timedelta | None
     """How long the whole run may take in real time, from the enqueue."""
@@ -177,7 +177,7 @@ def checked_run(
     run_at: datetime | None = None,
     key: str | None = None,
     session: str | None = None,
-    tags: Iterable[str] = (),
+    tags: Iterable[str] | None = None,
     deadline: timedelta | None = None,
     timeout: timedelta | None = None,
     retry: RetryPolicy | None = None,
@@ -242,7 +242,7 @@ def _limit_ms(what: str, duration: timedelta | None) -> int | None:
 
 
 def _tags(tags: object) -> tuple[str, ...]:
-    if tags == () or tags is None:
+    if tags is None:
         return ()
     if not isinstance(tags, Iterable):
         raise InvalidNameError(f"tags are a list of names; got {type(tags).__name__}")

@@ -119,6 +119,10 @@ class TaskRegistry:
 
         Raises: As the decorator.
         """
+        if isinstance(handler, Task):
+            raise ConfigurationError(
+                f"{handler!r} is a task already; other names for it are its aliases"
+            )
         signature = Signature(handler)
         task: Task[Any, Any] = Task(
             check_task(signature.default_name() if name is None else name),

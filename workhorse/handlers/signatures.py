@@ -125,8 +125,11 @@ class Signature:
                 )
 
     def _parameters(self) -> tuple[Parameter | None, Parameter | None, object]:
+        # Before Python 3.13 inspect takes the first argument away from a static __call__ too.
+        call = inspect.getattr_static(type(self.handler), "__call__", None)
+        target = self._function if isinstance(call, staticmethod) else self.handler
         try:
-            signature = inspect.signature(self.handler)
+            signature = inspect.signature(target)
         except (ValueError, TypeError):
             raise self._refusal(
                 "has no signature that can be read; wrap it in a function"

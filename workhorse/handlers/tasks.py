@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack, cast
 
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.values import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
-from workhorse.errors import ConfigurationError, NonRetryableError, UnstorableValueError
+from workhorse.errors import (
+    ConfigurationError,
+    InvalidInstantError,
+    NonRetryableError,
+    UnstorableValueError,
+)
 from workhorse.handlers.codecs import Codec, codec_for
 from workhorse.handlers.context import ActivationCore, AsyncContext, Context, current
 from workhorse.handlers.producing import (
@@ -140,13 +145,18 @@ class Task(Generic[P, R]):
 
         Raises: As `enqueue`.
         """
-        return self._bound().run_now(self.prepare(payload, **options))
+        return self._bound().run_now(self._prepare_now(payload, options))
 
     async def run_now_async(
         self, payload: P = _LEFT_OUT, **options: Unpack[RunOptions]
     ) -> RunHandle[R]:
         """As `run_now`, without blocking the event loop."""
-        return await self._bound().run_now_async(self.prepare(payload, **options))
+        return await self._bound().run_now_async(self._prepare_now(payload, options))
+
+    def _prepare_now(self, payload: P, options: RunOptions) -> Request[R]:
+        if "delay" in options or "run_at" in options:  # a type checker refuses it, not Python
+            raise InvalidInstantError(f"task '{self.name}': run_now takes no delay and no run_at")
+        return self.prepare(payload, **options)
 
     def bind(self, producer: Producer) -> None:
         """Say who carries out what producers ask for; the app calls this."""

@@ -1,15 +1,19 @@
 """Settings: arguments of `Workhorse(...)`, else WORKHORSE_* in the environment, else defaults.
 
 This is the only module that reads the environment. (AWS credentials, profiles and AWS_* endpoints
-are boto3's to read, as any boto3 user expects.)
+are boto3's to read, as any boto3 user expects.) What an operator says on the command line stands
+above all three: an app that names its database in code can still be pointed elsewhere.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from workhorse.domain.names import check_environment, check_queue, check_schema
 from workhorse.errors import ConfigurationError
@@ -45,7 +49,11 @@ class Settings(BaseSettings):
     health_port: int | None = Field(default=None, ge=0, le=65535)
     """Where `/livez`, `/readyz` and `/metrics` answer; 0 picks a free port, none is off."""
     health_host: str = "127.0.0.1"
-    log_level: str = "INFO"
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$")
+    log_format: str = Field(default="text", pattern="^(text|json)$")
+    """How `workhorse worker` and `workhorse maintain` write their log to standard error."""
+    app: str | None = None
+    """`module:attribute` of the app that the command line works for."""
 
     aws_endpoint_url: str | None = None
     aws_region: str | None = None
@@ -63,6 +71,11 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
 
     @field_validator("queues")
     @classmethod
@@ -91,12 +104,41 @@ class Settings(BaseSettings):
         return f"{self.sqs_queue_prefix}{environment}"
 
 
+_overrides: dict[str, Any] = {}
+
+
+@contextmanager
+def overriding(given: Mapping[str, Any]) -> Iterator[None]:
+    """Let settings, by name, stand above arguments and environment in this process meanwhile."""
+    before = dict(_overrides)
+    _overrides.update(given)
+    try:
+        yield
+    finally:
+        _overrides.clear()
+        _overrides.update(before)
+
+
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment for a child that must not reach anybody's real systems.
+
+    Variables of Workhorse and of AWS are left out; then the changes are made.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251 - this module is the one that may
+        if not name.startswith(("WORKHORSE_", "AWS_"))
+    }
+    return {**kept, **changes}
+
+
 def load_settings(**given: Any) -> Settings:
     """Return settings from arguments (those that are not None) and the environment.
 
     Raises:
         ConfigurationError: A setting is unknown or wrong; it is named, its value is not shown.
     """
+    given = {**given, **_overrides}
     # A field cannot be called `schema`: pydantic's own method has that name.
     given = {("WORKHORSE_SCHEMA" if name == "schema" else name): v for name, v in given.items()}
     try:
@@ -107,3 +149,5 @@ def load_settings(**given: Any) -> Settings:
             for problem in error.errors(include_input=False, include_url=False)
         )
         raise ConfigurationError(f"settings: {problems}") from None
+    except SettingsError as error:  # a variable that should hold JSON holds none
+        raise ConfigurationError(f"settings: {error}") from None

@@ -1,20 +1,53 @@
-"""`Worker`: claims runs of some queues, calls their handlers and settles them."""
+"""`Worker`: claims runs of some queues, calls their handlers and settles them.
+
+Source: docs/design.md, section 6.
+"""
 
 from __future__ import annotations
 
+import contextvars
+import secrets
+import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from workhorse.domain.hints import Hint
+from workhorse.domain.instants import check_duration
+from workhorse.domain.names import check_queue
 from workhorse.domain.runs import ClaimedRun, RunState
+from workhorse.errors import (
+    ConfigurationError,
+    LeaseRequiredError,
+    SchemaMismatchError,
+    StoreUnavailableError,
+    WorkhorseError,
+)
+from workhorse.handlers.registry import TaskRegistry
 from workhorse.ports import Lane
+from workhorse.runtime import exits
+from workhorse.runtime.calls import StoreCalls
+from workhorse.runtime.claimer import CLAIMS_IN_FLIGHT, Claimer
+from workhorse.runtime.draining import Drain
+from workhorse.runtime.engine import Engine
+from workhorse.runtime.health import HealthServer, Report
+from workhorse.runtime.hooks import Hooks
+from workhorse.runtime.intake import Intake
+from workhorse.runtime.loops import Loop
 from workhorse.runtime.options import WorkerOptions
-from workhorse.telemetry import Counters
+from workhorse.runtime.pace import Pace, SystemPace
+from workhorse.runtime.signals import Signals
+from workhorse.runtime.slots import Slots
+from workhorse.store.claiming import claimed_under
+from workhorse.store.migrating import SchemaVersion, check_schema
+from workhorse.telemetry import Counters, get_logger
 
 if TYPE_CHECKING:
-    from workhorse.handlers.tasks import TaskRegistry
     from workhorse.store.database import Store
+
+_log = get_logger("worker")
 
 
 class Worker:
@@ -40,6 +73,10 @@ class Worker:
             called on a thread of its own.
         counters: Where to count.
         options: The other numbers.
+        pace: The worker's own clock, for tests.
+
+    Raises:
+        ConfigurationError: There is no queue, no slot or an impossible pause.
     """
 
     def __init__(
@@ -58,29 +95,150 @@ class Worker:
         heartbeat_store: Store | None = None,
         counters: Counters | None = None,
         options: WorkerOptions | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        raise NotImplementedError
+        if isinstance(queues, str) or not queues:
+            raise ConfigurationError("a worker needs a list of queues, one at least")
+        if concurrency < 1 or poll_ms < 1:
+            raise ConfigurationError("a worker needs a slot at least, and poll_ms of 1 or more")
+        self.worker_id = worker_id or f"w-{secrets.token_hex(4)}"
+        self.queues = tuple(dict.fromkeys(check_queue(queue) for queue in queues))
+        self.concurrency = concurrency
+        self._poll_ms = poll_ms
+        self._can_claim = can_claim
+        self._on_claimed = on_claimed
+        self._store = store
+        self._heartbeat_store = heartbeat_store or store.sibling(connections=1)
+        self._lane = lane
+        self._registry = registry
+        self._publish = publish
+        self._counters = counters or Counters()
+        self._options = options or WorkerOptions()
+        self._pace = pace or SystemPace()
+        self._calls = StoreCalls(
+            store, pace=self._pace, counters=self._counters, hang_ms=self._options.store_call_ms
+        )
+        self._lock = threading.Lock()
+        self._check_lock = threading.Lock()
+        self._state_changed = threading.Condition(self._lock)
+        self._started = False
+        self._draining = False
+        self._ended = threading.Event()
+        self._stop_result: bool | None = None
+        self._stopping = False
+        self._releasing = False
+        self._released = 0
+        self._schema: SchemaVersion | None = None
+        self._died: BaseException | None = None
+        self._wake_run: Callable[[], None] = _nothing
+        self._intakes: list[Intake] = []
+        self._loops: list[Loop] = []
+        self._health: HealthServer | None = None
+        self._renew_engine()
 
-    @property
-    def worker_id(self) -> str:
-        """The worker's name in logs."""
-        raise NotImplementedError
+    def __repr__(self) -> str:
+        return f"<Worker {self.worker_id}: {', '.join(self.queues)}>"
 
     @property
     def health_address(self) -> tuple[str, int] | None:
         """Host and port of the health endpoint, while it answers."""
-        raise NotImplementedError
+        return self._health.address if self._health is not None else None
+
+    # -- starting --------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start; returns when the loops are up. A worker is started once.
 
+        A database that does not answer is waited for: its schema is checked before the first claim.
+
         Raises:
             SchemaMismatchError: The database's schema does not fit this version.
+            ConfigurationError: A handler's annotations cannot be used.
         """
-        raise NotImplementedError
+        with self._lock:
+            if self._started or self._stopping or self._draining:
+                raise WorkhorseError(
+                    f"worker {self.worker_id} was started before; make a new one instead"
+                )
+            self._started = True
+        try:
+            self._registry.check()
+            if self._store_answers():
+                self._check_schema()
+            options = self._options
+            if options.health_port is not None:
+                self._health = HealthServer(
+                    options.health_host, options.health_port, self._report, self._counters
+                )
+        except BaseException:
+            self.stop(0)
+            raise
+        self._engine.start(contextvars.copy_context())
+        for queue in self.queues:
+            intake = Intake(
+                self._claimer(queue),
+                self._lane,
+                calls=self._calls,
+                slots=self._slots,
+                hooks=self._hooks,
+                registry=self._registry,
+                publish=self._engine.publisher.put,
+                check=self._check_schema,
+                ended=self._ended,
+                poll_ms=self._poll_ms,
+                options=self._options,
+                pace=self._pace,
+                counters=self._counters,
+            )
+            self._intakes.append(intake)
+            self._loops.append(
+                Loop(
+                    f"intake-{queue}",
+                    intake.serve,
+                    stopping=self._ended,
+                    pace=self._pace,
+                    counters=self._counters,
+                )
+            )
+        for loop in self._loops:
+            loop.start()
+
+    def run(self) -> int:
+        """Start, go on until SIGTERM or SIGINT, stop; returns the exit code (`runtime.exits`).
+
+        The first signal stops the worker as `stop` does; a second one, more than a second later,
+        ends the process at once. When runs were cut short, a backstop ends the process soon after,
+        whatever hangs: leave it with the exit code that is returned.
+
+        Raises:
+            ConfigurationError: It was not called in the main thread.
+            SchemaMismatchError: As `start`.
+        """
+        shutdown = self._options.shutdown
+        with Signals(shutdown) as signals:
+            self._wake_run = signals.wake
+            self.start()
+            signals.wait()
+            if self._died is not None:
+                self.stop(0)
+                return exits.DIED
+            left = shutdown.drain_ms / 1000
+            if signals.received is not None:
+                _log.info("worker %s: %s; it stops", self.worker_id, signals.received.name)
+                left -= time.monotonic() - signals.received_at
+            if self.stop(max(0.0, left)):
+                signals.disarm()
+                return exits.STOPPED
+            return exits.HANDED_BACK
+
+    # -- stopping --------------------------------------------------------------------------------
 
     def stop(self, drain: timedelta | float | None = None) -> bool:
         """Claim nothing more, wait for what is under way, hand the rest back.
+
+        `ctx.stopping` is set at once, `ctx.cancelled` when `drain` is over; two seconds later async
+        handlers are cancelled as tasks. What is left is handed back, plain functions that do not
+        return among it: this is the last act of a worker's process.
 
         Args:
             drain: How long runs may go on, a timedelta or seconds; by default the option's 25 s.
@@ -88,7 +246,54 @@ class Worker:
         Returns:
             Whether all runs ended by themselves. A second call joins the first.
         """
-        raise NotImplementedError
+        with self._lock:
+            first, self._stopping = not self._stopping, True
+        self._wake_run()
+        if first:
+            result = False
+            try:
+                result = self._stop(self._seconds(drain))
+            finally:
+                with self._state_changed:
+                    self._stop_result = result
+                    self._state_changed.notify_all()
+            return result
+        with self._state_changed:
+            self._state_changed.wait_for(lambda: self._stop_result is not None)
+            return bool(self._stop_result)
+
+    def _stop(self, drain: float) -> bool:
+        shutdown, engine = self._options.shutdown, self._engine
+        self._end_claims()
+        engine.tell_stopping()
+        hand_back_ms = shutdown.hand_back_ms
+        quiet = self._wait_until_quiet(drain)
+        if not quiet:
+            engine.tell_cancelled()
+            quiet = self._wait_until_quiet(shutdown.cancel_grace_ms / 1000)
+        if not quiet:
+            engine.uproot_all()
+            # What hangs must not bring the backstop on: that would be before the hand-backs.
+            left_ms = shutdown.backstop_ms - shutdown.cancel_grace_ms
+            hand_back_ms = min(hand_back_ms, max(500, left_ms - 500))
+            quiet = self._wait_until_quiet(hand_back_ms / 3000)
+        deadline = time.monotonic() + hand_back_ms / 1000
+        left = engine.release()
+        if left:
+            _log.warning("worker %s: %d runs are handed back", self.worker_id, left)
+        closed = engine.close(deadline)
+        self._hooks.close()
+        if self._health is not None:
+            self._health.close()
+            self._health = None
+        clean = quiet and closed and not left and not engine.cut_short
+        if self._started:
+            _log.info(
+                "worker %s has stopped; %s",
+                self.worker_id,
+                "all runs had ended" if clean else "runs were cut short",
+            )
+        return clean
 
     def release_in_flight(self) -> int:
         """Hand back every run that is claimed and not settled; the last act of a process.
@@ -99,11 +304,51 @@ class Worker:
         Returns:
             How many runs the pass handed back.
         """
-        raise NotImplementedError
+        with self._state_changed:
+            if self._releasing:
+                self._state_changed.wait_for(lambda: not self._releasing)
+                return self._released
+            self._releasing = True
+        released = 0
+        try:
+            bound = self._options.shutdown.hand_back_ms / 1000
+            self._end_claims()
+            for loop in self._loops:
+                loop.join(bound / 3)
+            released = self._engine.release()
+            self._engine.flush(bound)
+        finally:
+            with self._state_changed:
+                self._released = released
+                self._releasing = False
+                self._state_changed.notify_all()
+        return released
+
+    def _end_claims(self) -> None:
+        self._ended.set()
+        self._slots.close()
+        for intake in self._intakes:
+            intake.close()
+
+    def _wait_until_quiet(self, timeout: float) -> bool:
+        """Wait until no claim is under way and nothing is held; answer whether it came to that."""
+        deadline = time.monotonic() + timeout
+        ended = all(loop.join(max(0.0, deadline - time.monotonic())) for loop in self._loops)
+        settled = self._engine.wait_until_settled(max(0.0, deadline - time.monotonic()))
+        return ended and settled
+
+    def _seconds(self, drain: timedelta | float | None) -> float:
+        if drain is None:
+            return self._options.shutdown.drain_ms / 1000
+        if not isinstance(drain, timedelta):
+            drain = timedelta(seconds=drain)
+        return check_duration("drain", drain).total_seconds()
+
+    # -- executing -------------------------------------------------------------------------------
 
     def busy(self) -> bool:
         """Whether a run is held: from a claim's answer until its settle has committed."""
-        raise NotImplementedError
+        return self._engine.busy
 
     def drain(self, max_runs: int | None = None) -> int:
         """Run what can be claimed, by scan, until nothing is left; for a worker not started.
@@ -116,23 +361,191 @@ class Worker:
 
         Raises:
             StoreUnavailableError: The database does not answer.
+            SchemaMismatchError: The database's schema does not fit this version.
         """
-        raise NotImplementedError
-
-    def run(self) -> int:
-        """Start, go on until SIGTERM or SIGINT, stop; returns the exit code (`runtime.exits`)."""
-        raise NotImplementedError
+        with self._lock:
+            if self._started or self._stopping or self._draining:
+                raise WorkhorseError(
+                    f"worker {self.worker_id} is started or stopped; drain() is for one that is "
+                    "neither"
+                )
+            self._draining = True
+        try:
+            self._registry.check()
+            self._check_schema()
+            engine = self._engine
+            engine.start(contextvars.copy_context())
+            drain = Drain(
+                [self._claimer(queue) for queue in self.queues],
+                engine=engine,
+                slots=self._slots,
+                hooks=self._hooks,
+                ended=self._ended,
+            )
+            try:
+                return drain.run(max_runs)
+            finally:
+                with self._lock:
+                    stopping = self._stopping
+                if not stopping:
+                    engine.release()
+                    engine.close(time.monotonic() + self._options.shutdown.hand_back_ms / 1000)
+                    self._hooks.close()
+                    self._renew_engine()
+        finally:
+            with self._lock:
+                self._draining = False
 
     def process_run(self, claimed: ClaimedRun) -> RunState | None:
         """Execute a claimed run and settle it: the step that worker, Lambda and tests share.
 
         The worker need not be started; what the step needs is started with it and stays up until
-        `stop`.
+        `stop`. The handler sees the caller's context variables.
 
         Returns:
             The state that was written; None when the lease was gone and nothing was.
 
         Raises:
             LeaseRequiredError: The run carries no lease; it was not touched.
+            UnknownTaskError: The run's task is not known here; it was not touched.
         """
-        raise NotImplementedError
+        if claimed.lease is None:
+            raise LeaseRequiredError(f"run {claimed.id} carries no lease; it was not touched")
+        engine = self._engine
+        self._registry.require(claimed.task)
+        engine.start()
+        (activation,) = engine.hold(
+            [claimed],
+            sent_ms=self._pace.now_ms(),
+            takes_slots=False,
+            variables=contextvars.copy_context(),
+        )
+        done = activation.waited_for()
+        engine.dispatch([activation])
+        done.wait()
+        return activation.written
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _renew_engine(self) -> None:
+        self._slots = Slots(self.concurrency, self.queues)
+        self._engine = Engine(
+            self._calls,
+            self._heartbeat_store,
+            self._registry,
+            publish=self._publish,
+            reach=self._lane.reach_ms,
+            freed=self._slots.give_back,
+            options=self._options,
+            pace=self._pace,
+            counters=self._counters,
+        )
+        self._hooks = Hooks(
+            self._can_claim,
+            self._on_claimed,
+            loop=self._engine.loop,
+            limit_ms=self._options.hook_ms,
+            counters=self._counters,
+        )
+        self._gate = threading.Semaphore(CLAIMS_IN_FLIGHT)
+
+    def _claimer(self, queue: str) -> Claimer:
+        return Claimer(
+            queue,
+            calls=self._calls,
+            engine=self._engine,
+            slots=self._slots,
+            hooks=self._hooks,
+            registry=self._registry,
+            reach=self._lane.reach_ms,
+            lease_ms=self._options.lease_ms,
+            gate=self._gate,
+            ended=self._ended,
+            pace=self._pace,
+            counters=self._counters,
+        )
+
+    # -- the store's schema ----------------------------------------------------------------------
+
+    def _store_answers(self) -> bool:
+        try:
+            self._calls.try_once(claimed_under, 0)
+        except StoreUnavailableError:
+            _log.warning("worker %s starts while its store is away", self.worker_id)
+            return False
+        except Exception:  # noqa: BLE001 - it answered; the schema's check says what is wrong
+            return True
+        return True
+
+    def _check_schema(self) -> None:
+        """Check the schema, once; a worker whose schema does not fit ends."""
+        with self._check_lock:
+            if self._schema is None:
+                self._schema = self._checked_schema()
+
+    def _checked_schema(self) -> SchemaVersion:
+        try:
+            schema = check_schema(self._store)
+        except (SchemaMismatchError, ConfigurationError) as error:
+            self._died = error
+            _log.critical("worker %s ends: %s", self.worker_id, error)
+            self._ended.set()
+            self._wake_run()
+            raise
+        _log.info(
+            "worker %s: workhorse %s, schema %d, environment %r, store %s, lane %s, queues %s, "
+            "1 worker, %d slots",
+            self.worker_id,
+            _own_version(),
+            schema.version,
+            self._options.environment,
+            self._store.description,
+            self._options.lane_name or type(self._lane).__name__,
+            ", ".join(self.queues),
+            self.concurrency,
+        )
+        return schema
+
+    # -- health ----------------------------------------------------------------------------------
+
+    def _report(self) -> Report:
+        engine = self._engine
+        loops = {loop.name: loop.healthy for loop in [*engine.loops(), *self._loops]}
+        loops["async"] = engine.loop.healthy
+        held, stuck = len(engine.held()), engine.stuck
+        live = all(loops.values()) and stuck < self.concurrency and self._died is None
+        ready = (
+            live and self._schema is not None and not self._calls.away and not self._ended.is_set()
+        )
+        return Report(
+            live=live,
+            ready=ready,
+            details={
+                "worker": self.worker_id,
+                "loops": loops,
+                "held": held,
+                "stuck": stuck,
+                "loop_blocked": engine.loop_blocked,
+                "store_answers": not self._calls.away,
+                "stopping": self._ended.is_set(),
+            },
+            gauges={
+                "slots": self.concurrency,
+                "slots_free": self._slots.free,
+                "runs_held": held,
+                "handlers_stuck": stuck,
+                "loop_is_blocked": engine.loop_blocked,
+                "store_is_away": self._calls.away,
+            },
+        )
+
+
+def _own_version() -> str:
+    try:
+        return version("workhorse-lanes")
+    except PackageNotFoundError:  # a checkout that was not installed
+        return "unknown"
+
+
+def _nothing() -> None:
+    """Tell nobody."""

@@ -1,0 +1,480 @@
+"""The part of a worker that executes: from a claimed run to its settle.
+
+It knows nothing of queues and lanes, so that a worker, `process_run` and whoever brings runs from
+elsewhere share it. Threads: the writer, the publisher, the heartbeat, the monitor, the event loop
+(once an async handler comes) and one for each plain handler that is running.
+
+Source: docs/design.md, section 6.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from workhorse.domain.hints import Hint, Reach
+from workhorse.domain.outcomes import Finish, HandedBack, Outcome, Park, Retry, Settlement
+from workhorse.domain.runs import ClaimedRun, Reason, RunState
+from workhorse.errors import WorkhorseError
+from workhorse.handlers.registry import TaskRegistry
+from workhorse.handlers.signals import StopReason
+from workhorse.runtime import verdicts
+from workhorse.runtime.activation import Activation
+from workhorse.runtime.calls import StoreCalls
+from workhorse.runtime.eventloop import HandlerLoop
+from workhorse.runtime.heartbeat import Heartbeat
+from workhorse.runtime.loops import Loop
+from workhorse.runtime.monitor import Monitor
+from workhorse.runtime.options import WorkerOptions
+from workhorse.runtime.pace import Pace
+from workhorse.runtime.publisher import Publisher
+from workhorse.runtime.threads import Threads
+from workhorse.runtime.writer import Writer
+from workhorse.store.settling import Settled
+from workhorse.telemetry import Counters, Metric, get_logger
+
+if TYPE_CHECKING:
+    from workhorse.store.database import Store
+
+_log = get_logger("worker")
+
+_STUCK_AFTER_MS = 1_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many runs were executed, and how many are held just now."""
+
+    executed: int
+    held: int
+    settled: int
+
+    @property
+    def expected(self) -> int:
+        """How many will have been executed once what is held is settled."""
+        return self.executed + self.held
+
+
+class Engine:
+    """Executes claimed runs and settles them. All methods are safe in threads.
+
+    Args:
+        calls: The store, for settles.
+        heartbeat_store: The store, for renewals alone.
+        publish: Sends wakeups.
+        freed: Told how many slots are free again.
+    """
+
+    def __init__(
+        self,
+        calls: StoreCalls,
+        heartbeat_store: Store,
+        registry: TaskRegistry,
+        *,
+        publish: Callable[[Sequence[Hint]], object],
+        reach: Reach,
+        freed: Callable[[int], None],
+        options: WorkerOptions,
+        pace: Pace,
+        counters: Counters,
+    ) -> None:
+        self._calls = calls
+        self._registry = registry
+        self._freed = freed
+        self._options = options
+        self._pace = pace
+        self._counters = counters
+        self._heartbeat_store = heartbeat_store
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._held: set[Activation] = set()
+        self._stuck: set[Activation] = set()
+        self._stopping = False
+        self._cut_short = 0
+        self._executed = 0
+        self._settles = 0
+        self._variables = contextvars.Context()
+        self._closing = threading.Event()
+        self.publisher = Publisher(publish, counters=counters)
+        self.loop = HandlerLoop(
+            self._concluded, cancel_wait_ms=options.cancel_wait_ms, pace=pace, counters=counters
+        )
+        self._threads = Threads("workhorse-plain")
+        self._writer = Writer(
+            calls, reach=reach, settled=self._settled, published=self._published, pace=pace
+        )
+        self._heartbeat = Heartbeat(
+            heartbeat_store, self.held, self, lease_ms=options.lease_ms, pace=pace,
+            counters=counters,
+        )  # fmt: skip
+        self._monitor = Monitor(
+            self.held, self, calls=calls, heartbeat=self._heartbeat, loop=self.loop,
+            lease_ms=options.lease_ms, blocked_ms=options.blocked_ms, pace=pace, counters=counters,
+        )  # fmt: skip
+        self._loops: list[Loop] = []
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self, variables: contextvars.Context | None = None) -> None:
+        """Start the threads, if they are not up.
+
+        Args:
+            variables: The context variables that handlers see a copy of.
+        """
+        with self._lock:
+            if self._closing.is_set():
+                raise WorkhorseError("the worker has ended; make a new one")
+            if self._loops:
+                return
+            self._variables = variables or self._variables
+            self._loops = [
+                Loop(name, body, stopping=self._closing, pace=self._pace, counters=self._counters)
+                for name, body in (
+                    ("writer", self._writer.serve),
+                    ("publisher", self.publisher.serve),
+                    ("heartbeat", self._heartbeat.serve),
+                    ("monitor", self._monitor.serve),
+                )
+            ]
+            for loop in self._loops:
+                loop.start()
+
+    def close(self, deadline: float) -> bool:
+        """End all threads, by a time of `time.monotonic`; what is held by then is let go of.
+
+        Returns:
+            Whether everything was settled and sent, and every thread has ended.
+        """
+        with self._lock:
+            started = bool(self._loops)
+            self._closing.set()
+        done = True
+        if started:
+            done = self._writer.flush(_left(deadline))
+            done = self.publisher.flush(_left(deadline)) and done
+        self._writer.close(abandon=not done)
+        self.publisher.close()
+        self._heartbeat.close()
+        self._monitor.close()
+        self._threads.close()
+        done = self.loop.close(max(0.5, min(2.0, _left(deadline)))) and done
+        for loop in self._loops:
+            done = loop.join(max(0.1, _left(deadline))) and done
+        self._heartbeat_store.close()
+        return done
+
+    def loops(self) -> list[Loop]:
+        """Return the loops, for `/livez`."""
+        return list(self._loops)
+
+    @property
+    def loop_blocked(self) -> bool:
+        """Whether a handler blocks the event loop just now."""
+        return self._monitor.loop_blocked
+
+    # -- what is held ----------------------------------------------------------------------------
+
+    def held(self) -> list[Activation]:
+        """Return the activations that are not settled."""
+        with self._lock:
+            return list(self._held)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is held."""
+        return bool(self._held)
+
+    @property
+    def stuck(self) -> int:
+        """How many handlers still run although their run is settled."""
+        return len(self._stuck)
+
+    @property
+    def cut_short(self) -> int:
+        """How many runs were handed back although their handler had been called."""
+        return self._cut_short
+
+    def tally(self) -> Tally:
+        """Return how many runs were executed and are held."""
+        with self._lock:
+            return Tally(self._executed, len(self._held), self._settles)
+
+    def wait_for_settle(self, since: Tally, timeout: float) -> bool:
+        """Wait until a run is settled that was not then, or the seconds are over.
+
+        Returns:
+            Whether it makes sense to look again: something was settled, or is held.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._settles != since.settled or not self._held, timeout
+            )
+            return self._settles != since.settled or bool(self._held)
+
+    def wait_until_settled(self, timeout: float | None) -> bool:
+        """Wait until nothing is held, or the seconds are over; answer which."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._held, timeout)
+
+    # -- executing -------------------------------------------------------------------------------
+
+    def hold(
+        self,
+        runs: Sequence[ClaimedRun],
+        *,
+        sent_ms: float,
+        takes_slots: bool = True,
+        variables: contextvars.Context | None = None,
+    ) -> list[Activation]:
+        """Take claimed runs in: from here on their leases are renewed.
+
+        Args:
+            sent_ms: When the claim was sent.
+            takes_slots: Whether they take slots of the worker, which are told when they are free.
+            variables: The context variables that the handlers see, by default those of `start`.
+
+        Raises:
+            LeaseRequiredError: A run carries no lease.
+            UnknownTaskError: A run's task is not known here.
+        """
+        activations = [
+            Activation(
+                run,
+                self._registry.require(run.task),
+                sent_ms=sent_ms,
+                variables=(variables or self._variables).copy(),
+                takes_slot=takes_slots,
+            )
+            for run in runs
+        ]
+        ask_ms = sent_ms + self._options.lease_ms / 3
+        for activation in activations:
+            activation.ask_ms = ask_ms
+        with self._lock:
+            was_idle = not self._held
+            self._held.update(activations)
+            stopping = self._stopping
+        if stopping:
+            for activation in activations:
+                activation.core.stopping.set(StopReason.SHUTDOWN)
+        if was_idle:
+            self._heartbeat.wake()
+            self._monitor.wake()
+        return activations
+
+    def dispatch(self, activations: Sequence[Activation]) -> None:
+        """Call the handlers."""
+        for activation in activations:
+            self._set_limit(activation)
+        waiting = [each for each in activations if each.task.is_async]
+        if waiting:
+            self.loop.submit(waiting)
+        for activation in activations:
+            if not activation.task.is_async:
+                try:
+                    self._threads.submit(partial(self._run_plain, activation))
+                except RuntimeError:
+                    _log.exception("no thread for run %s: it is handed back", activation.claimed.id)
+                    self.hand_back([activation])
+
+    def hand_back(self, activations: Sequence[Activation]) -> None:
+        """Give up runs whose handlers were not called."""
+        now = self._pace.now_ms()
+        mine = [each for each in activations if each.conclude(HandedBack(), now)]
+        self._concluded(mine, mine)
+
+    def _run_plain(self, activation: Activation) -> None:
+        try:
+            if activation.begin(self._pace.now_ms()):
+                outcome = activation.variables.run(_call_plain, activation)
+                if activation.conclude(outcome, self._pace.now_ms()):
+                    self._concluded([activation], ())
+        finally:
+            self._concluded((), [activation])
+
+    def _concluded(self, ended: Sequence[Activation], returned: Sequence[Activation]) -> None:
+        if ended:
+            lost = [each for each in ended if each.lost]
+            if lost:
+                self._settled([(each, None) for each in lost])  # nothing is sent without a token
+            self._writer.offer([each for each in ended if not each.lost])
+        self._free([each for each in returned if each.note_returned()])
+
+    # -- settling --------------------------------------------------------------------------------
+
+    def _published(self, settled: Settled) -> None:
+        self.publisher.put(settled.hints)
+
+    def _settled(self, answers: Sequence[tuple[Activation, RunState | None]]) -> None:
+        for activation, written in answers:
+            if written is None:
+                if not activation.lost:
+                    self._counters.add(Metric.LEASES_LOST)
+                    _log.warning(
+                        "run %s: its lease was taken; nothing was stored", activation.claimed.id
+                    )
+            else:
+                self._counters.add(
+                    Metric.RUNS_SETTLED, label=_label(written, activation.settlement)
+                )
+        freed = [each for each, written in answers if each.note_settled(written)]
+        with self._changed:
+            for activation, _ in answers:
+                self._held.discard(activation)
+                self._settles += 1
+                if activation.started_ms is not None:
+                    self._executed += 1
+                    self._cut_short += isinstance(activation.outcome, HandedBack)
+            self._changed.notify_all()
+        self._free(freed)
+
+    def _free(self, activations: Sequence[Activation]) -> None:
+        if activations:
+            self._stuck.difference_update(activations)
+            self._freed(sum(each.takes_slot for each in activations))
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _set_limit(self, activation: Activation) -> None:
+        claimed = activation.claimed
+        left: list[tuple[float, Reason]] = []
+        if claimed.timeout_ms is not None:
+            active = self._pace.now_ms() + max(0, claimed.timeout_ms - claimed.active_ms)
+            left.append((active, Reason.TIMEOUT))
+        if claimed.deadline_in_ms is not None:
+            # It counts from the claim, by the database's clock.
+            left.append((activation.renewed_ms + claimed.deadline_in_ms, Reason.DEADLINE))
+        if left:
+            activation.limit_ms, activation.limit_kind = min(left)
+            self._monitor.wake()
+
+    def out_of_time(self, activation: Activation) -> None:
+        """End an activation whose time, or whose run's, has run out."""
+        activation.limit_ms = float("inf")
+        if activation.outcome is not None:
+            return
+        activation.limit = activation.limit_kind
+        deadline = activation.limit is Reason.DEADLINE
+        activation.core.cancelled.set(StopReason.DEADLINE if deadline else StopReason.TIMEOUT)
+        self._end(activation, verdicts.of_limit(activation.limit))
+
+    def _end(self, activation: Activation, outcome: Outcome) -> None:
+        """End an activation whatever its handler does: async ones get time to clean up."""
+        if activation.task.is_async:
+            self.loop.uproot(activation)
+            self._monitor.at(
+                self._pace.now_ms() + self._options.cancel_wait_ms,
+                partial(self._give_up, activation, outcome),
+            )
+        else:
+            self._give_up(activation, outcome)
+
+    def _give_up(self, activation: Activation, outcome: Outcome) -> None:
+        if activation.conclude(outcome, self._pace.now_ms()):
+            self._concluded([activation], ())
+            self._monitor.at(
+                self._pace.now_ms() + _STUCK_AFTER_MS, partial(self._note_stuck, activation)
+            )
+
+    def _note_stuck(self, activation: Activation) -> None:
+        self._stuck.add(activation)
+        if activation.returned:
+            self._stuck.discard(activation)
+            return
+        self._counters.add(Metric.HANDLERS_STUCK)
+        _log.warning(
+            "run %s: the handler of task %r does not stop; its slot stays taken until it does",
+            activation.claimed.id,
+            activation.task.name,
+        )
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def lapsed(self, activation: Activation) -> None:
+        """Tell a handler that its lease ran out; what it comes to is offered all the same."""
+        if activation.lapsed or activation.outcome is not None:
+            return
+        activation.lapsed = True
+        self._counters.add(Metric.LEASES_LAPSED)
+        _log.warning("run %s: its lease ran out before it was renewed", activation.claimed.id)
+        activation.core.cancelled.set(StopReason.LEASE_LOST)
+
+    def lost(self, activation: Activation) -> None:
+        """Tell a handler that its run is another's; nothing of it is sent."""
+        activation.lost = True
+        self._counters.add(Metric.LEASES_LOST)
+        _log.warning(
+            "run %s: its lease was taken; its handler is told to stop", activation.claimed.id
+        )
+        activation.core.cancelled.set(StopReason.LEASE_LOST)
+        self._end(activation, verdicts.of_stop(StopReason.LEASE_LOST))
+
+    def cancel_asked(self, activation: Activation) -> None:
+        """Tell a handler that its run was cancelled."""
+        activation.core.cancelled.set(StopReason.CANCELLED)
+        if activation.task.is_async:
+            self._end(activation, verdicts.of_stop(StopReason.CANCELLED))
+
+    # -- stopping --------------------------------------------------------------------------------
+
+    def tell_stopping(self) -> None:
+        """Set `ctx.stopping` of all that runs, and of all that comes."""
+        with self._lock:
+            self._stopping = True
+        for activation in self.held():
+            activation.core.stopping.set(StopReason.SHUTDOWN)
+
+    def tell_cancelled(self) -> None:
+        """Set `ctx.cancelled` of all that runs."""
+        for activation in self.held():
+            activation.core.cancelled.set(StopReason.SHUTDOWN)
+
+    def uproot_all(self) -> None:
+        """Cancel all async handlers as tasks."""
+        for activation in self.held():
+            if activation.task.is_async:
+                self.loop.uproot(activation)
+
+    def release(self) -> int:
+        """Hand back all that is held and not about to be settled; answer how many."""
+        now = self._pace.now_ms()
+        released = [each for each in self.held() if each.conclude(HandedBack(), now)]
+        for activation in released:
+            activation.core.cancelled.set(StopReason.SHUTDOWN)
+        self._concluded(released, ())
+        return len(released)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until what was concluded is settled and its wakeups are sent; answer whether."""
+        deadline = time.monotonic() + timeout
+        return self._writer.flush(timeout) and self.publisher.flush(_left(deadline))
+
+
+def _call_plain(activation: Activation) -> Outcome:
+    task = activation.task
+    try:
+        value = task.invoke(activation.core, task.decode(activation.claimed.payload))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is this attempt's failure
+        return verdicts.of_error(activation, error)
+    return verdicts.of_value(activation, value)
+
+
+def _label(written: RunState, settlement: Settlement | None) -> str:
+    if written.finished:
+        return written.value
+    match settlement:
+        case Retry():
+            return "retry"
+        case Park(RunState.READY):
+            return "handed_back"
+        case Park() | Finish() | None:
+            return "parked"
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -1,0 +1,81 @@
+"""How an activation ended, from what its handler returned or raised and what it was told.
+
+A stop is recognised by what the worker told the handler, not only by the error that comes back: a
+TaskGroup wraps it, a library turns it into an error of its own, and a handler may swallow it.
+
+Source: docs/design.md, sections 2 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, assert_never
+
+from workhorse.domain.outcomes import Failed, HandedBack, Outcome, Succeeded
+from workhorse.domain.runs import Failure, Reason
+from workhorse.domain.transitions import LEASE_EXPIRED
+from workhorse.errors import LeaseLostError
+from workhorse.handlers.failures import describe, reason_for
+from workhorse.handlers.signals import Stopped, StopReason
+from workhorse.runtime.activation import Activation
+from workhorse.store.sweeping import DEADLINE_PASSED
+
+TIMED_OUT: Final = Failure("AttemptTimeout", "the attempt's active time ran out")
+CANCELLED: Final = Failure("Cancelled", "the run was cancelled while its handler was running")
+
+_STOPS: Final = (asyncio.CancelledError, Stopped, LeaseLostError)
+
+
+def of_value(activation: Activation, value: object) -> Outcome:
+    """Return the outcome of a handler that returned."""
+    if activation.limit is not None:
+        return of_limit(activation.limit)
+    try:
+        return Succeeded(activation.task.encode_result(value))
+    except BaseException as error:  # noqa: BLE001 - a codec runs the user's code
+        return Failed(describe(error), reason_for(activation.task, error))
+
+
+def of_error(activation: Activation, error: BaseException) -> Outcome:
+    """Return the outcome of a handler that raised, or whose payload does not fit it."""
+    if activation.limit is not None:
+        return of_limit(activation.limit)
+    stop = activation.core.cancelled.reason or activation.core.stopping.reason
+    if stop is not None and (_tells_of_a_stop(error) or _uprooted_by(activation, stop)):
+        return of_stop(stop)
+    return Failed(describe(error), reason_for(activation.task, error))
+
+
+def of_stop(stop: StopReason) -> Outcome:
+    """Return the outcome of a handler that ended since it was told to."""
+    match stop:
+        case StopReason.SHUTDOWN:
+            return HandedBack()
+        case StopReason.CANCELLED:
+            return Failed(CANCELLED, Reason.CANCELLED)
+        case StopReason.LEASE_LOST:
+            # As recovery would say; it counts only if the token is still there.
+            return Failed(LEASE_EXPIRED, Reason.LOST)
+        case StopReason.TIMEOUT:
+            return of_limit(Reason.TIMEOUT)
+        case StopReason.DEADLINE:
+            return of_limit(Reason.DEADLINE)
+        case _:
+            assert_never(stop)
+
+
+def of_limit(limit: Reason) -> Outcome:
+    """Return the outcome of a handler whose time ran out."""
+    failure = DEADLINE_PASSED if limit is Reason.DEADLINE else TIMED_OUT
+    return Failed(failure, limit)
+
+
+def _uprooted_by(activation: Activation, stop: StopReason) -> bool:
+    # Once its tasks were cancelled for a shutdown, whatever a handler raises comes of that.
+    return activation.uprooted and stop is StopReason.SHUTDOWN
+
+
+def _tells_of_a_stop(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(_STOPS) is not None
+    return isinstance(error, _STOPS)

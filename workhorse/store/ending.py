@@ -39,6 +39,7 @@ from workhorse.store.schema import Id, Number, attempts, live, outcomes
 _COLUMNS = {
     "id": Id,
     "token": Number,
+    "signature": Number,
     "final": Boolean(),
     "state": Text(),
     "reason": Text(),
@@ -64,7 +65,8 @@ class Ending:
 
     `reason` and `failure` are those of a failed attempt that would have been tried again.
     `token` is that of the lease it ends under; None where its row is locked already and no lease
-    is asked for.
+    is asked for. `signed` says that it is the lease's holder who ends it: the outcome then names
+    the token, by which a worker knows its own success again. Recovery signs nothing.
     """
 
     run_id: RunId
@@ -72,6 +74,7 @@ class Ending:
     finish: Finish | None
     reason: Reason | None = None
     failure: Failure | None = None
+    signed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,8 @@ def _row(ending: Ending) -> dict[str, Any]:
     finish = ending.finish
     failure = ending.failure or (finish.failure if finish else None)
     row: dict[str, Any] = {"id": ending.run_id, "token": ending.token, "final": finish is not None}
+    if ending.signed:
+        row["signature"] = ending.token
     if finish is not None:
         row |= {"state": finish.state, "reason": finish.reason, "result": finish.result}
     if failure is not None:
@@ -199,7 +204,7 @@ def _outcome(d: Dialect, row: FromClause, u: FromClause) -> list[ColumnElement[A
         reason,
         row.c.attempt,
         row.c.fence,
-        u.c.token,
+        u.c.signature,
         u.c.result,
         u.c.error_type,
         u.c.error_message,

@@ -74,10 +74,16 @@ class Settled:
     hints: list[Hint] = field(default_factory=list)
 
 
-def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach) -> Settled:
+def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = True) -> Settled:
     """Write settlements under their leases; nothing is stored under a lease that is gone.
 
     A run whose cancel was asked ends as cancelled, its value or error kept.
+
+    Args:
+        entries: What is to be written; more than one for a run are judged one after the other.
+        reach: How far ahead a queue's wakeups can be sent.
+        signed: Whether the holder of the leases settles, who will know its own outcomes again
+            (`settled_before`); recovery, which acts under a lease of somebody else, does not sign.
     """
     settled = Settled()
     if not entries:
@@ -86,11 +92,11 @@ def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach) -> Settled:
     if len(first) < len(entries):
         # A worker that lost a lease and claimed the run again may offer both; each is judged alone.
         for part in (list(first.values()), [e for e in entries if first[e.lease.run_id] is not e]):
-            done = settle(tx, part, reach=reach)
+            done = settle(tx, part, reach=reach, signed=signed)
             settled.written |= done.written
             settled.hints += done.hints
         return settled
-    endings = [_ending(entry) for entry in entries]
+    endings = [_ending(entry, signed=signed) for entry in entries]
     ended = end_runs(tx, endings, under_lease=True)
     settled.hints += ended.hints
     for run in ended.runs:
@@ -112,12 +118,13 @@ def settled_before(tx: Tx, leases: Sequence[Lease]) -> set[RunId]:
     return {RunId(str(row.id)) for row in tx.fetch(_own_outcomes, batch=lease_batch(leases))}
 
 
-def _ending(entry: Entry) -> Ending:
+def _ending(entry: Entry, *, signed: bool) -> Ending:
     lease, settlement = entry.lease, entry.settlement
     finish = settlement if isinstance(settlement, Finish) else None
     if isinstance(settlement, Retry):
-        return Ending(lease.run_id, lease.token, None, settlement.reason, settlement.failure)
-    return Ending(lease.run_id, lease.token, finish)
+        reason, failure = settlement.reason, settlement.failure
+        return Ending(lease.run_id, lease.token, None, reason, failure, signed=signed)
+    return Ending(lease.run_id, lease.token, finish, signed=signed)
 
 
 def _give_back(tx: Tx, entries: Sequence[Entry], reach: Reach, settled: Settled) -> None:

@@ -93,7 +93,7 @@ def _recover(
         for row in rows
     ]
     # The same write as a worker's own, under the very lease that was seen to be expired.
-    settled = settle(tx, entries, reach=reach)
+    settled = settle(tx, entries, reach=reach, signed=False)
     return Swept(len(settled.written), len(rows) >= PAGE, settled.hints)
 
 

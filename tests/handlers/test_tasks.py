@@ -263,8 +263,8 @@ def test_json_text_from_outside_is_checked_like_any_payload() -> None:
         "[1,": "no JSON: .* line 1, column 4",
         '["a"]': r"\$\[0\]",
         "": "no JSON",
-        "[" * 100_000: "no JSON: it is nested too deep",
-        "1" * 5_000: "no JSON: .*too long",
+        "[" * 100_000: "nested too deep",
+        "1" * 5_000: "too long",
     }.items():
         with pytest.raises(UnstorableValueError, match=problem):
             task.parse_payload(text)

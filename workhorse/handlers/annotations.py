@@ -5,6 +5,7 @@ Source: docs/cases.md, case 18.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import sys
@@ -57,29 +58,26 @@ class Namespace:
             annotations = getattr(self._function, "__annotations__", None) or {}
             for annotation in annotations.values():
                 if isinstance(annotation, str):
-                    self._found[annotation] = self._evaluate(annotation, local)
+                    with contextlib.suppress(Exception):  # defined later, perhaps
+                        self._found[annotation] = self._hint(annotation, local)
 
-    def look(self, annotation: object) -> object:
-        """Return what an annotation stands for: Any for none, UNRESOLVED while nobody can tell."""
+    def resolve(self, annotation: object) -> object:
+        """Return what an annotation stands for; Any for none.
+
+        Raises: Whatever evaluating its text raises, NameError first of all.
+        """
         if annotation is inspect.Signature.empty or annotation == Value:
             return Any
         found = (
             self._found.get(annotation, UNRESOLVED) if isinstance(annotation, str) else UNRESOLVED
         )
-        return self._evaluate(annotation, {}) if found is UNRESOLVED else found
+        return self._hint(annotation, {}) if found is UNRESOLVED else found
 
-    def trouble(self, annotation: object) -> str:
-        """Return why an annotation cannot be resolved."""
+    def look(self, annotation: object) -> object:
+        """As `resolve`; UNRESOLVED while nobody can tell."""
         try:
-            self._hint(annotation, {})
-        except Exception as error:  # noqa: BLE001 - annotations are evaluated: any error may come
-            return f"{type(error).__name__}: {error}"[:200]
-        return "it can be resolved now"
-
-    def _evaluate(self, annotation: object, more: dict[str, Any]) -> object:
-        try:
-            return self._hint(annotation, more)
-        except Exception:  # noqa: BLE001 - annotations are evaluated: any error may come
+            return self.resolve(annotation)
+        except Exception:  # noqa: BLE001 - evaluating a text may raise anything
             return UNRESOLVED
 
     def _hint(self, annotation: object, more: dict[str, Any]) -> object:

@@ -62,8 +62,13 @@ class JsonCodec:
         """Return the value of JSON text; see `Codec`."""
         try:
             value = values.decode(text)
+        except json.JSONDecodeError as error:
+            problem = f"{error.msg} at line {error.lineno}, column {error.colno}"
+            raise UnstorableValueError(f"{what}: the text is no JSON: {problem}") from None
         except (ValueError, RecursionError):
-            raise not_json(what, text) from None
+            raise UnstorableValueError(
+                f"{what}: the text is nested too deep, or holds a number that is too long"
+            ) from None
         self._check(what, value)
         return value
 
@@ -89,16 +94,3 @@ def codec_for(annotation: object, whose: str) -> Codec:
     from workhorse.handlers.models import ModelCodec  # pydantic costs a tenth of a second
 
     return ModelCodec(annotation, whose)
-
-
-def not_json(what: str, text: str) -> UnstorableValueError:
-    """Return the error for text that is no JSON."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        problem = f"{error.msg} at line {error.lineno}, column {error.colno}"
-    except (ValueError, RecursionError):
-        problem = "it is nested too deep, or holds a number that is too long"
-    else:
-        problem = "it holds a number or a character that JSON cannot carry"
-    return UnstorableValueError(f"{what}: the text is no JSON: {problem}")

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
+from enum import Enum
 from typing import Any, TypeAlias
 
 from workhorse.domain.values import step
@@ -25,12 +26,14 @@ def difference(given: Any, back: Any, path: str = "$") -> Difference | None:
     Instants are the same when they show the same wall time at the same offset; the name of their
     zone is not compared. Private attributes of models are not data and are not compared either.
     """
+    if given is back:  # None, members of enums
+        return None
     if isinstance(given, date | time) and isinstance(back, date | time):
         return None if _clock(given) == _clock(back) else (path, "would not come back as it is")
     kind = type(given)
     if kind is not type(back):
         return path, f"is a {_name(kind)} and would come back as a {_name(type(back))}"
-    if kind in (str, int, bool, type(None)):
+    if kind in (str, int, bool):
         return None if given == back else (path, "would not come back as it is")
     if isinstance(given, float):
         same = given == back or (math.isnan(given) and math.isnan(back))
@@ -56,10 +59,14 @@ def _parts(given: Any, back: Any) -> Iterator[tuple[str, Any, Any]] | None:
         return _items(given, back)
     if isinstance(given, list | tuple):
         return _elements(given, back)
-    if (names := _field_names(given)) is not None:
+    if (names := field_names(given)) is not None:
         return _fields(names, given, back)
     own: Any = type(given).__eq__
-    if own is object.__eq__ and hasattr(given, "__dict__"):
+    if isinstance(given, Enum):
+        return None
+    if own is object.__eq__ and hasattr(
+        given, "__dict__"
+    ):  # `==` would only say "not the same one"
         return _items(vars(given), vars(back))
     return None
 
@@ -89,7 +96,8 @@ def _fields(names: list[str], given: Any, back: Any) -> Iterator[tuple[str, Any,
         yield from _items(extra, getattr(back, "__pydantic_extra__", None) or {})
 
 
-def _field_names(value: Any) -> list[str] | None:
+def field_names(value: object) -> list[str] | None:
+    """Return the fields of a model or dataclass; None for any other value."""
     fields = getattr(type(value), "__pydantic_fields__", None)
     if isinstance(fields, dict):
         return list(fields)

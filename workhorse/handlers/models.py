@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails, core_schema
 
 from workhorse.domain import values
 from workhorse.errors import ConfigurationError, UnstorableValueError
-from workhorse.handlers.exactness import difference
+from workhorse.handlers.exactness import difference, field_names
 
 # Kinds of errors whose text may quote the value. Texts of kinds that pydantic does not know come
 # from a model's own validators, so they may quote it too.
@@ -79,7 +79,11 @@ class ModelCodec:
             raise _refusal(
                 what, path, f"would not be read back from its JSON: {problem}{_ADVICE}"
             ) from None
-        if (found := difference(fitting, back)) is not None:
+        try:
+            found = difference(fitting, back)
+        except RecursionError:  # objects of the user's own types that point at each other
+            raise _refusal(what, "$", "holds objects that hold each other") from None
+        if found is not None:
             raise _refusal(what, found[0], f"{found[1]}{_ADVICE}")
         return text
 
@@ -103,8 +107,6 @@ class ModelCodec:
             raise _refusal(what, path, f"does not fit: {problem}") from None
         except PydanticUserError as error:
             raise self._unusable(error) from error
-        except RecursionError:
-            raise _refusal(what, "$", "is nested too deep") from None
 
     def _unusable(self, error: Exception) -> ConfigurationError:
         return ConfigurationError(
@@ -136,17 +138,16 @@ def _steps(value: Any, error: ErrorDetails) -> Iterator[str]:
     """Follow an error's location through the value; names of union members are left out."""
     location = error["loc"]
     for at, part in enumerate(location):
-        last = at == len(location) - 1
-        if isinstance(part, int):
+        if isinstance(value, dict) and part in value:
+            yield values.step(str(part))
+            value = value[part]
+        elif isinstance(part, int):
             yield f"[{part}]"
             value = value[part] if isinstance(value, list | tuple) and part < len(value) else None
-        elif isinstance(value, dict) and part in value:
+        elif part in (field_names(value) or ()):
             yield values.step(part)
-            value = value[part]
-        elif not isinstance(value, dict) and hasattr(value, part):
-            yield values.step(part)
-            value = getattr(value, part)
-        elif last and error["type"] in ("missing", "missing_argument"):
+            value = getattr(value, part, None)
+        elif at == len(location) - 1 and error["type"] in ("missing", "missing_argument"):
             yield values.step(part)
 
 

@@ -13,11 +13,10 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from inspect import Parameter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.annotations import (
-    UNRESOLVED,
     Namespace,
     awaited_type,
     context_kinds,
@@ -199,14 +198,14 @@ class Signature:
             raise self._refusal(f"is {kind} function and takes a {wrong}; it is handed {other}")
 
     def _resolved(self, what: str, annotation: object) -> object:
-        found = self._namespace.look(annotation)
-        if found is UNRESOLVED:
+        try:
+            return self._namespace.resolve(annotation)
+        except Exception as error:
             raise self._refusal(
                 f"annotates its {what} as {str(annotation)[:200]!r}, which cannot be resolved "
-                f"({self._namespace.trouble(annotation)}). Import it at run time, not only under "
-                "TYPE_CHECKING, and define it where the module can see it"
-            )
-        return found
+                f"({type(error).__name__}: {str(error)[:200]}). Import it at run time, not only "
+                "under TYPE_CHECKING, and define it where the module can see it"
+            ) from error
 
     def _refusal(self, problem: str) -> ConfigurationError:
         return ConfigurationError(f"handler {self.where} {problem}")
@@ -214,19 +213,16 @@ class Signature:
 
 def _function_of(handler: object) -> Callable[..., Any]:
     """Return the function that runs in the end, as far as it can be seen."""
-    for _ in range(100):  # partials of partials of methods end somewhere
+    while True:
         if isinstance(handler, partial):
             handler = handler.func
         elif inspect.ismethod(handler) or isinstance(handler, (classmethod, staticmethod)):
             handler = handler.__func__
         elif inspect.isroutine(handler) or isinstance(handler, type):
-            break
+            return cast("Callable[..., Any]", handler)
         else:
             call = getattr(type(handler), "__call__", None)  # noqa: B004 - the function is wanted
-            if not inspect.isfunction(call):
-                break
-            handler = call
-    return handler  # type: ignore[return-value]  # whether it can be called is asked next
+            return call if inspect.isfunction(call) else cast("Callable[..., Any]", handler)
 
 
 def _where(handler: object, function: Callable[..., Any]) -> str:

@@ -92,7 +92,7 @@ class Admin:
         """
         if type(limit) is not int or not 1 <= limit <= LARGEST_LIST:
             raise ConfigurationError(f"limit is {limit!r}; it must be 1 to {LARGEST_LIST:,}")
-        return self._store().run(
+        return self._store().read(
             viewing.list_runs,
             state=None if state is None else _state(state),
             task=None if task is None else check_task(task),
@@ -103,7 +103,7 @@ class Admin:
 
     def count_runs(self) -> dict[RunState, int]:
         """Return how many runs there are in each state."""
-        return self._store().run(viewing.counts)
+        return self._store().read(viewing.counts)
 
     def show(self, run_id: str) -> RunView:
         """Return a run whole.
@@ -156,7 +156,7 @@ class Admin:
 
     def list_queues(self) -> list[QueueView]:
         """Return the queues that hold unfinished runs or were paused once, by name."""
-        return self._store().run(viewing.list_queues)
+        return self._store().read(viewing.list_queues)
 
     def pause_queue(self, queue: str, *, by: str, why: str = "") -> bool:
         """Stop claims from a queue, what runs goes on; answer whether it was open before."""
@@ -185,7 +185,7 @@ class Admin:
             progress: Told after each page what was done for its queue so far.
         """
         wanted = None if queue is None else check_queue(queue)
-        open_queues = self._store().run(viewing.open_queues)
+        open_queues = self._store().read(viewing.open_queues)
         return [
             self._rehint(name, progress) for name in open_queues if wanted is None or name == wanted
         ]
@@ -198,7 +198,7 @@ class Admin:
         done = Rehinted(queue, 0, 0, 0)
         after: tuple[str, RunId] | None = None
         while True:
-            page = self._store().run(viewing.ready_page, queue, after, PAGE)
+            page = self._store().read(viewing.ready_page, queue, after, PAGE)
             # Counted on from the pages before: one wakeup for each so many runs of the queue.
             first = -done.ready % self._stride
             report = self._publisher.publish(

@@ -84,10 +84,10 @@ class Doctor:
         names = {*self._queues, *(task.queue for task in self._registry)}
         if store is not None:
             try:
-                queues = store.run(viewing.list_queues)
+                queues = store.read(viewing.list_queues)
                 names |= {queue.name for queue in queues}
                 findings += self._paused(queues)
-                findings += self._maintenance(store.run(list_steps))
+                findings += self._maintenance(store.read(list_steps))
                 findings += self._unknown_tasks(store)
             except StoreUnavailableError as error:
                 findings.append(_unreachable(error))
@@ -119,7 +119,7 @@ class Doctor:
             yield Finding("tasks", Severity.OK, f"{count} task{'s' * (count != 1)} registered")
 
     def _unknown_tasks(self, store: Store) -> Iterator[Finding]:
-        for queue, task, count in store.run(viewing.unknown_tasks, self._registry.names()):
+        for queue, task, count in store.read(viewing.unknown_tasks, self._registry.names()):
             yield Finding(
                 "tasks",
                 Severity.WARNING,

@@ -153,7 +153,7 @@ class RunCalls:
 
     def view(self, run_id: RunId) -> RunView:
         """Return a run whole."""
-        return self._store().run(viewing.show, run_id)
+        return self._store().read(viewing.show, run_id)
 
     def cancel(self, run_id: RunId, *, by: str, why: str) -> RunState:
         """Cancel a run, or ask its worker to end it; return the state that now stands."""
@@ -199,7 +199,7 @@ class RunCalls:
         )
 
     def _ended(self, run_id: RunId) -> RunView | None:
-        return self._store().run(_ended, run_id)
+        return self._store().read(_ended, run_id)
 
 
 class _Waiting:

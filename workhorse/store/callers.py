@@ -89,7 +89,7 @@ def connection_of(given: object) -> Connection:
         connection = session.connection()
         _watch_session(session, connection)
         return connection
-    if _is_async(given):
+    if _async_of(given) is not None:
         raise ConfigurationError(
             f"connection= is a {type(given).__name__}, which only async code can use: "
             "await enqueue_async(..., connection=...)"
@@ -110,9 +110,9 @@ def inside(given: object, op: Callable[[Connection], T]) -> Awaitable[T]:
     Raises:
         ConfigurationError: It is none of these.
     """
-    if _is_async(given):
-        handle: AsyncSession | AsyncConnection = given  # type: ignore[assignment]
-        return handle.run_sync(lambda sync: op(connection_of(sync)))
+    handle = _async_of(given)
+    if handle is not None:
+        return handle.run_sync(lambda plain: op(connection_of(plain)))
     if isinstance(given, Connection) or _session_of(given) is not None:
         raise ConfigurationError(
             f"connection= is a {type(given).__name__}, which would block the event loop: "
@@ -176,10 +176,15 @@ def _session_of(given: object) -> Session | None:
     return None
 
 
-def _is_async(given: object) -> bool:
+def _async_of(given: object) -> AsyncSession | AsyncConnection | None:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-    return isinstance(given, AsyncConnection | AsyncSession | async_scoped_session)
+    if isinstance(given, AsyncSession | AsyncConnection):
+        return given
+    if isinstance(given, async_scoped_session):
+        scoped: async_scoped_session[AsyncSession] = given
+        return scoped()
+    return None
 
 
 def _driver(connection: Connection) -> Any:
@@ -273,7 +278,8 @@ class Pending:
     def send_if_over(self, only: Sink) -> None:
         """As `send`, but not between a commit event and its COMMIT."""
         connection = self._connection()
-        if connection is None or not connection.in_transaction():
+        # A transaction whose COMMIT failed is no longer active, and still there.
+        if connection is None or connection.get_transaction() is None:
             self.send(only)
 
     def _place(self) -> Place:
@@ -322,7 +328,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 def _watch_engine(engine: Engine) -> None:
     if engine in _engines:
         return
-    _engines.add(engine)  # two threads may both get here: SQLAlchemy knows a listener by function
+    # Two threads may both get here: SQLAlchemy takes the same function once.
     event.listen(engine, "begin", _on_begin)
     event.listen(engine, "begin_twophase", _on_begin)
     event.listen(engine, "commit", _on_commit)
@@ -334,6 +340,7 @@ def _watch_engine(engine: Engine) -> None:
     event.listen(engine, "rollback_savepoint", _on_rollback_savepoint)
     event.listen(engine, "handle_error", _on_error)
     event.listen(engine, "checkin", _on_checkin)
+    _engines.add(engine)
 
 
 def _watch_session(session: Session, connection: Connection) -> None:
@@ -372,7 +379,13 @@ def _on_rollback_savepoint(connection: Connection, *_: object) -> None:
         pending.rolled_back_to_savepoint()
 
 
-def _on_error(context: ExceptionContext) -> None: ...
+def _on_error(context: ExceptionContext) -> None:
+    # After a lost connection, or an interrupt, the COMMIT may have happened: a wakeup too many is
+    # better then than one too few.
+    if context.connection is None or context.sqlalchemy_exception is None or context.is_disconnect:
+        return
+    if (pending := _pending.get(context.connection)) is not None:
+        pending.commit_failed()
 
 
 def _on_checkin(_raw: object, record: Any) -> None:

@@ -22,6 +22,8 @@ from workhorse.errors import ConfigurationError
 _SESSION: Final = "-c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
 _POOL_WAIT_S: Final = 10
 _BUSY_MS: Final = 10_000
+READS: Final = "workhorse_reads"
+"""The execution option of a connection whose transaction writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ def _open_sqlite(url: URL, connections: int) -> Engine:
     def _begin(conn: Any) -> None:
         # A transaction that reads first and writes later can fail with SQLITE_BUSY at once,
         # whatever the busy timeout says. Taking the write lock at BEGIN makes it wait instead.
-        conn.exec_driver_sql("begin immediate")
+        reads = conn.get_execution_options().get(READS, False)
+        conn.exec_driver_sql("begin" if reads else "begin immediate")
 
     return engine
 

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from workhorse.errors import StoreUnavailableError
 from workhorse.store.clock import ManualClock
-from workhorse.store.connecting import Target, abort_connection, open_engine, parse_url
+from workhorse.store.connecting import READS, Target, abort_connection, open_engine, parse_url
 from workhorse.store.dialect import CLOCK, Dialect, PostgresDialect, SqliteDialect
 from workhorse.store.statements import Builder, Statements
 
@@ -164,6 +164,18 @@ class Store:
         """
         return self._run(lambda tx: op(tx, *args, **kwargs), tries=TRIES, repeat_lost=True)
 
+    def read(self, op: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `run`, for an operation that writes nothing: on SQLite it waits for no writer.
+
+        So a caller may look at the store while a transaction of its own is open.
+
+        Raises:
+            StoreUnavailableError: It did not pass.
+        """
+        return self._run(
+            lambda tx: op(tx, *args, **kwargs), tries=TRIES, repeat_lost=True, reads=True
+        )
+
     def run_once(
         self, op: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -188,11 +200,13 @@ class Store:
         """Return the caller's own open transaction; nothing in it is tried again."""
         return Tx(connection, self, joined=True)
 
-    def _run(self, op: Callable[[Tx], T], *, tries: int, repeat_lost: bool) -> T:
+    def _run(
+        self, op: Callable[[Tx], T], *, tries: int, repeat_lost: bool, reads: bool = False
+    ) -> T:
         rest = _FIRST_REST
         for left in range(tries - 1, -1, -1):
             try:
-                with self._transaction() as tx:
+                with self._transaction(reads=reads) as tx:
                     return op(tx)
             except SQLAlchemyError as error:
                 cause = error.orig if isinstance(error, DBAPIError) else error
@@ -211,8 +225,9 @@ class Store:
         raise AssertionError("unreachable")  # pragma: no cover
 
     @contextmanager
-    def _transaction(self) -> Iterator[Tx]:
-        with self.engine.connect() as conn, conn.begin():
+    def _transaction(self, *, reads: bool) -> Iterator[Tx]:
+        options = {READS: reads}
+        with self.engine.connect().execution_options(**options) as conn, conn.begin():
             if self._options["pooler"] and self.kind == "postgresql":
                 # Without a session's state, the bounds must be said in each transaction.
                 conn.exec_driver_sql("set local lock_timeout = '2s'")

@@ -35,7 +35,7 @@ class SchemaVersion:
 
 def schema_version(store: Store) -> SchemaVersion | None:
     """Return the schema's version; None where there are no tables yet."""
-    return store.run(_version)
+    return store.read(_version)
 
 
 def check_schema(store: Store) -> SchemaVersion:

@@ -1,0 +1,508 @@
+"""Enqueue in a caller's own transaction: nothing of it is there, or sent, unless that commits."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from tests.client.conftest import driver_url
+from tests.client.lanes import RecordingLane
+from tests.support.postgres import PostgresServer
+from workhorse.app import Workhorse
+from workhorse.domain.runs import RunState
+from workhorse.errors import (
+    ConfigurationError,
+    IdempotencyConflictError,
+    RunNotFoundError,
+)
+from workhorse.handlers.tasks import Task
+from workhorse.store import callers
+from workhorse.store.database import Store
+from workhorse.telemetry import Metric
+
+
+class _UndoError(Exception):
+    """Raised to end a transaction by an error, as an application does."""
+
+
+Caller = Callable[[Engine], Any]
+
+
+@contextmanager
+def _engine_begin(engine: Engine) -> Iterator[Connection]:
+    with engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def _commit_as_you_go(engine: Engine) -> Iterator[Connection]:
+    with engine.connect() as connection:
+        yield connection
+        connection.commit()
+
+
+@contextmanager
+def _session_begin(engine: Engine) -> Iterator[Session]:
+    with sessionmaker(engine).begin() as session:
+        yield session
+
+
+@contextmanager
+def _session_commit(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as session:
+        yield session
+        session.commit()
+
+
+@contextmanager
+def _scoped_session(engine: Engine) -> Iterator[scoped_session[Session]]:
+    sessions = scoped_session(sessionmaker(engine))
+    try:
+        yield sessions
+        sessions.commit()
+    finally:
+        sessions.remove()
+
+
+CALLERS = pytest.mark.parametrize(
+    "caller",
+    [_engine_begin, _commit_as_you_go, _session_begin, _session_commit, _scoped_session],
+    ids=lambda caller: caller.__name__.strip("_"),
+)
+
+
+@CALLERS
+def test_a_commit_makes_the_run_and_then_wakes_it(
+    caller: Caller, engine: Engine, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """The wakeup goes out once the run can be seen over another connection, and not before."""
+    with caller(engine) as connection:
+        run = double.enqueue(1, connection=connection)
+        assert lane.sent == []
+
+    assert [(each.run_id, each.seen, each.form) for each in lane.sent] == [(run.id, True, "send")]
+    assert run.created
+    assert run.view().state is RunState.READY
+
+
+@CALLERS
+def test_a_rollback_leaves_no_run_and_sends_nothing(
+    caller: Caller, engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """An error in the caller's own work takes the run with it."""
+    with suppress(_UndoError), caller(engine) as connection:
+        run = double.enqueue(1, connection=connection)
+        raise _UndoError
+    app.flush()
+
+    assert lane.calls == []
+    with pytest.raises(RunNotFoundError, match="has not committed, or was rolled back"):
+        run.result(timeout=0)
+
+
+def test_a_connection_that_is_closed_without_a_commit_sends_nothing(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """Closing rolls back."""
+    with engine.connect() as connection:
+        double.enqueue(1, connection=connection)
+    app.flush()
+
+    assert lane.calls == []
+
+
+def test_each_transaction_of_a_connection_answers_for_itself(
+    engine: Engine, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """What one rolled back is not sent by the next, and what one committed is not lost by it."""
+    with engine.connect() as connection:
+        double.enqueue(1, connection=connection)
+        connection.rollback()
+        second = double.enqueue(2, connection=connection)
+        connection.commit()
+        double.enqueue(3, connection=connection)
+        assert lane.ids == [second.id], "the next begin sends what was committed before"
+        connection.rollback()
+
+    assert lane.ids == [second.id]
+
+
+def test_a_connection_that_is_kept_is_flushed(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """No sign of life follows this commit, so the program says when."""
+    with engine.connect() as connection:
+        run = double.enqueue(1, connection=connection)
+        app.flush()
+        assert lane.calls == [], "the transaction is still open"
+        connection.commit()
+        assert lane.calls == []
+        app.flush()
+        assert lane.ids == [run.id]
+        app.flush()
+
+    assert lane.ids == [run.id]
+
+
+def test_a_flush_between_the_commit_event_and_the_commit_sends_nothing(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """SQLAlchemy's event comes before COMMIT: the run cannot be seen yet."""
+    with engine.connect() as connection:
+        double.enqueue(1, connection=connection)
+        event.listen(connection, "commit", lambda _connection: app.flush())
+        connection.commit()
+        assert lane.calls == []
+
+    assert [each.seen for each in lane.sent] == [True]
+
+
+def test_a_commit_that_fails_sends_nothing(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """A deferred constraint is checked by COMMIT itself, after the commit event."""
+    with engine.begin() as connection:
+        connection.execute(text("create table parent (id integer primary key)"))
+        connection.execute(
+            text(
+                "create table child (id integer references parent (id) "
+                "deferrable initially deferred)"
+            )
+        )
+    with engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("pragma foreign_keys = on")
+            connection.commit()
+        connection.execute(text("insert into child values (1)"))
+        double.enqueue(1, connection=connection)
+        with pytest.raises(IntegrityError):
+            connection.commit()
+        app.flush()
+        connection.rollback()
+        app.flush()
+    app.flush()
+
+    assert lane.calls == []
+
+
+# -- savepoints and joined sessions --------------------------------------------------------------
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_runs_along(
+    engine: Engine, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """Only what the outer transaction commits is sent."""
+    with Session(engine) as session:
+        before = double.enqueue(1, connection=session)
+        with suppress(_UndoError), session.begin_nested():
+            double.enqueue(2, connection=session)
+            with session.begin_nested():
+                double.enqueue(3, connection=session)
+            raise _UndoError
+        with session.begin_nested():
+            kept = double.enqueue(4, connection=session)
+        assert lane.calls == [], "a savepoint's end fires after_commit too"
+        session.commit()
+
+    assert lane.ids == [before.id, kept.id]
+    assert all(each.seen for each in lane.sent)
+
+
+def test_a_savepoint_from_before_the_first_run_takes_all_along(
+    engine: Engine, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """It was set before anybody listened, and is known by its rollback alone."""
+    with engine.begin() as connection:
+        savepoint = connection.begin_nested()
+        double.enqueue(1, connection=connection)
+        savepoint.rollback()
+        kept = double.enqueue(2, connection=connection)
+
+    assert lane.ids == [kept.id]
+
+
+def test_the_outer_rollback_takes_a_released_savepoint_along(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """A savepoint's release commits nothing."""
+    with suppress(_UndoError), engine.begin() as connection:
+        with connection.begin_nested():
+            double.enqueue(1, connection=connection)
+        raise _UndoError
+    app.flush()
+
+    assert lane.calls == []
+
+
+JOINED = pytest.mark.parametrize(
+    "mode", ["conditional_savepoint", "rollback_only", "create_savepoint"]
+)
+
+
+@JOINED
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_session_in_an_outer_transaction_waits_for_its_end(
+    mode: Any, end: str, engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """Its own commit sends nothing: the outer transaction decides."""
+    with engine.connect() as connection:
+        outer = connection.begin()
+        with Session(connection, join_transaction_mode=mode) as session:
+            run = double.enqueue(1, connection=session)
+            session.commit()
+        app.flush()
+        assert lane.calls == []
+        getattr(outer, end)()
+    app.flush()
+
+    assert lane.ids == ([run.id] if end == "commit" else [])
+    assert all(each.seen for each in lane.sent)
+
+
+@JOINED
+def test_a_joined_session_that_rolls_back_sends_nothing(
+    mode: Any, engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """Whether it ends a savepoint or the whole transaction, its run is gone."""
+    with engine.connect() as connection:
+        outer = connection.begin()
+        with Session(connection, join_transaction_mode=mode) as session:
+            double.enqueue(1, connection=session)
+            session.rollback()
+        if outer.is_active:
+            outer.commit()
+    app.flush()
+
+    assert lane.calls == []
+
+
+def test_a_session_that_controls_the_transaction_sends_after_its_commit(
+    engine: Engine, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """The connection is neither given back nor begun again: the session's commit is the sign."""
+    with engine.connect() as connection:
+        connection.begin()
+        with Session(connection, join_transaction_mode="control_fully") as session:
+            run = double.enqueue(1, connection=session)
+            session.commit()
+            assert lane.ids == [run.id]
+            assert lane.sent[0].seen
+
+
+def test_two_phases_send_after_the_second() -> None:
+    """PREPARE is no commit, and a prepared transaction can still be rolled back."""
+    with PostgresServer(settings={"max_prepared_transactions": "4"}) as server:
+        url = server.url()
+        store = Store.open(url)
+        lane = RecordingLane(lambda _run_id: True)
+        with Workhorse(database_url=url, lane=lane) as app:
+            app.migrate()
+
+            @app.task()
+            def work() -> None:
+                pass
+
+            engine = create_engine(driver_url(url))
+            with engine.connect() as connection:
+                for end, expected in (("rollback", 0), ("commit", 1)):
+                    transaction = connection.begin_twophase()
+                    work.enqueue(connection=connection)
+                    transaction.prepare()
+                    app.flush()
+                    assert lane.calls == []
+                    getattr(transaction, end)()
+                    app.flush()
+                    assert len(lane.sent) == expected
+            engine.dispose()
+        store.close()
+
+
+# -- sends that fail, and state that stays behind ------------------------------------------------
+
+
+def test_a_lane_that_fails_does_not_touch_the_callers_commit(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """The run is accepted; that nobody was woken is counted."""
+    lane.error = RuntimeError("no broker")
+    with Session(engine) as session:
+        run = double.enqueue(1, connection=session)
+        session.commit()
+
+    assert run.view().state is RunState.READY
+    assert app.counters.get(Metric.WAKEUPS_NOT_SENT) == 1
+
+
+def test_two_apps_share_a_connection(
+    engine: Engine, database_url: str, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """Each sends its own over its own lane, and flushes no other's."""
+    other_lane = RecordingLane(lane.look)
+    with Workhorse(database_url=database_url, lane=other_lane) as other, engine.connect() as conn:
+
+        @other.task()
+        def more() -> None:
+            pass
+
+        mine = double.enqueue(1, connection=conn)
+        theirs = more.enqueue(connection=conn)
+        conn.commit()
+        other.flush()
+        assert (lane.ids, other_lane.ids) == ([], [theirs.id])
+
+    assert (lane.ids, other_lane.ids) == ([mine.id], [theirs.id])
+
+
+def test_a_connection_left_to_the_garbage_collector_is_sent_by_the_next_flush(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """The collector may come in the middle of anything, so nothing is sent from there."""
+    connection = engine.connect()
+    run = double.enqueue(1, connection=connection)
+    connection.commit()
+    del connection
+    gc.collect()
+    assert lane.calls == []
+
+    app.flush()
+
+    assert lane.ids == [run.id]
+
+
+def test_nothing_stays_behind_when_a_connection_goes(
+    engine: Engine, double: Task[int, int]
+) -> None:
+    """What hangs on a connection goes with it, committed or not, closed or not."""
+    ends: list[Callable[[Connection], None]] = [
+        Connection.commit,
+        Connection.rollback,
+        lambda _connection: None,
+    ]
+    pending: list[weakref.ref[Any]] = []
+    for end in ends:
+        with engine.connect() as connection:
+            double.enqueue(1, connection=connection)
+            pending.append(weakref.ref(callers._pending[connection]))
+            end(connection)
+            assert pending[-1]() is not None
+    del connection
+    gc.collect()
+
+    assert [reference() for reference in pending] == [None] * len(ends)
+
+
+# -- what cannot be joined -----------------------------------------------------------------------
+
+
+def test_another_kind_of_database_is_refused(app: Workhorse, double: Task[int, int]) -> None:
+    """No transaction spans two databases."""
+    url = "sqlite://" if app.store.kind == "postgresql" else "postgresql+psycopg://nowhere/none"
+    engine = create_engine(url)
+    connection = Connection(engine, connection=_NeverUsed())  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigurationError, match="a transaction cannot span both"):
+        double.enqueue(1, connection=connection)
+
+
+def test_a_driver_with_another_form_of_parameters_is_refused(
+    engine: Engine, double: Task[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statements are text, and this driver would not understand them."""
+    monkeypatch.setattr(engine.dialect, "driver", "other")
+    with engine.connect() as connection, pytest.raises(ConfigurationError, match="driver 'other'"):
+        double.enqueue(1, connection=connection)
+
+
+def test_autocommit_is_refused(database_url: str, double: Task[int, int]) -> None:
+    """There is no transaction to join, whether the engine or the connection says so."""
+    plain = create_engine(driver_url(database_url))
+    automatic = create_engine(driver_url(database_url), isolation_level="AUTOCOMMIT")
+    for connection in (
+        plain.connect().execution_options(isolation_level="AUTOCOMMIT"),
+        automatic.connect(),
+    ):
+        with connection, pytest.raises(ConfigurationError, match="autocommit"):
+            double.enqueue(1, connection=connection)
+    plain.dispose()
+    automatic.dispose()
+
+
+def test_a_driver_that_begins_nothing_is_refused(sqlite_url: str) -> None:
+    """pysqlite without an isolation level commits each statement, unless somebody says BEGIN."""
+    engine = create_engine(sqlite_url)
+
+    @event.listens_for(engine, "connect")
+    def _begin_nothing(raw: Any, _record: object) -> None:
+        raw.isolation_level = None
+
+    with Workhorse(database_url=sqlite_url, lane="polling") as app:
+
+        @app.task()
+        def work() -> None:
+            pass
+
+        with engine.connect() as connection, pytest.raises(ConfigurationError, match="autocommit"):
+            work.enqueue(connection=connection)
+
+        event.listen(engine, "begin", lambda conn: conn.exec_driver_sql("begin"))
+        with engine.begin() as connection:
+            run = work.enqueue(connection=connection)
+        assert run.view().state is RunState.READY
+    engine.dispose()
+
+
+@pytest.mark.parametrize("given", ["text", object(), 7])
+def test_what_is_no_connection_is_refused(given: Any, double: Task[int, int]) -> None:
+    """The error says what may stand there."""
+    with pytest.raises(ConfigurationError, match="Session, scoped_session or Connection"):
+        double.enqueue(1, connection=given)
+
+
+class _NeverUsed:
+    """Stands for a driver's connection that nothing may touch."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was used")
+
+
+# -- conflicts in the caller's transaction -------------------------------------------------------
+
+
+def test_a_conflict_leaves_the_callers_transaction_usable(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """None of a bulk is inserted and none of its keys is taken, though the caller commits."""
+    owner = double.enqueue(1, key="taken")
+    lane.sent.clear()
+    with engine.begin() as connection:
+        with pytest.raises(IdempotencyConflictError):
+            app.enqueue_many(
+                [double.prepare(5, key="free"), double.prepare(2, key="taken")],
+                connection=connection,
+            )
+        kept = double.enqueue(3, connection=connection)
+
+    again = double.enqueue(6, key="free")
+    assert again.created, "the key went with the bulk that took it"
+    assert lane.ids == [kept.id, again.id]
+    assert owner.view().payload == "1"
+
+
+def test_a_bulk_joins_a_transaction_whole(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """An iterator too: the caller's transaction is the only commit there is."""
+    with engine.begin() as connection:
+        runs = app.enqueue_many((double.prepare(n) for n in range(25)), connection=connection)
+        assert app.enqueue_many([], connection=connection) == []
+
+    assert [run.view().payload for run in runs] == [str(n) for n in range(25)]
+    assert lane.ids == [runs[0].id, runs[10].id, runs[20].id]

@@ -62,7 +62,7 @@ _TABLES = (
 )
 
 
-def _everything(store: Store) -> list[list[object]]:
+def _everything(store: Store) -> list[list[str]]:
     return [sorted(map(str, rows(store, sql))) for sql in _TABLES]
 
 

@@ -192,15 +192,28 @@ def open_queue(queue: ColumnElement[str]) -> ColumnElement[bool]:
 
 
 def has_turn(row: FromClause) -> ColumnElement[bool]:
-    """Say that no unfinished run of the same session is before this one."""
-    earlier = live.alias("e")
+    """Say that no unfinished run of the same session is before this one, and none is running.
+
+    One that runs may stand behind: its line was shorter when it was claimed, before a slow
+    transaction committed a run with an older time, or before the clock went back.
+    """
+    earlier, other = live.alias("e"), live.alias("o")
     return or_(
         row.c.session.is_(null()),
-        not_(
-            exists().where(
-                earlier.c.session == row.c.session,
-                tuple_(earlier.c.line_at, earlier.c.id) < tuple_(row.c.line_at, row.c.id),
-            )
+        and_(
+            not_(
+                exists().where(
+                    earlier.c.session == row.c.session,
+                    tuple_(earlier.c.line_at, earlier.c.id) < tuple_(row.c.line_at, row.c.id),
+                )
+            ),
+            not_(
+                exists().where(
+                    other.c.session == row.c.session,
+                    other.c.state == literal_column("'running'"),
+                    other.c.id != row.c.id,
+                )
+            ),
         ),
     )
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Select,
     bindparam,
     literal_column,
+    not_,
     null,
     select,
     text,
@@ -103,7 +104,11 @@ def promote(tx: Tx, *, ids: Sequence[RunId] | None = None) -> Swept:
     A wakeup follows only where none is under way for that time already.
     """
     rows = tx.fetch(_promote, ids is not None, **_named(ids))
-    hints = [Hint(RunId(str(row.id)), row.queue) for row in rows if not row.wake_sent and row.turn]
+    unsent = [row for row in rows if not row.wake_sent]
+    in_line = [str(row.id) for row in unsent if row.session is not None]
+    rows_behind = tx.fetch(_others_turn, ids=json.dumps(in_line)) if in_line else ()
+    behind = {str(row.id) for row in rows_behind}
+    hints = [Hint(RunId(str(row.id)), row.queue) for row in unsent if str(row.id) not in behind]
     return Swept(len(rows), len(rows) >= PAGE, hints)
 
 
@@ -183,8 +188,13 @@ def _promote(d: Dialect, named: bool) -> Executable:
         update(live)
         .where(d.among(live.c.id, due))
         .values(state="ready", ready_at=d.clock, due_at=null())
-        .returning(live.c.id, live.c.queue, live.c.wake_sent, has_turn(live).label("turn"))
+        .returning(live.c.id, live.c.queue, live.c.wake_sent, live.c.session)
     )
+
+
+def _others_turn(d: Dialect) -> Executable:
+    # Not in RETURNING: SQLite's names no tables there, so a sub-select would compare with itself.
+    return select(live.c.id).where(d.one_of(live.c.id, "ids"), not_(has_turn(live)))
 
 
 def _overdue(d: Dialect) -> Executable:

@@ -1,0 +1,4 @@
+"""`workhorse demo`: a small fleet of real processes, on parts that it starts itself.
+
+Source: docs/cli.md
+"""

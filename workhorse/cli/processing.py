@@ -1,0 +1,131 @@
+"""`workhorse migrate`, `worker` and `maintain`."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workhorse.cli import exits
+from workhorse.cli.invocation import Invocation
+from workhorse.cli.options import command
+from workhorse.cli.rendering import Table
+
+if TYPE_CHECKING:
+    from workhorse.maintenance import Maintenance, Pass
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, "migrate", migrate, shown=("database_url", "schema", "environment"))
+    command(app, "worker", worker, shown=("concurrency", "lane", "lease_seconds", "health_port"))
+    command(app, "maintain", maintain, shown=("lane",))
+
+
+def migrate(invocation: Invocation) -> int:
+    """Create the tables, or bring them to this version's schema."""
+    app = invocation.open()
+    with invocation.renderer.progress("migrating"):
+        app.migrate()
+        from workhorse.store.migrating import check_schema
+
+        found = check_schema(app.store)
+    invocation.renderer.document(
+        {"store": app.store.description, "version": found.version},
+        f"{app.store.description} has schema version {found.version}",
+    )
+    return exits.OK
+
+
+def worker(
+    invocation: Invocation,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", "-q", metavar="NAME", help="Serve this queue; may be repeated."),
+    ] = None,
+    with_maintenance: Annotated[
+        bool,
+        typer.Option(
+            "--with-maintenance", help="Maintain in this process too: for a laptop, or one machine."
+        ),
+    ] = False,
+) -> int:
+    """Run the app's tasks until SIGTERM or SIGINT.
+
+    The first signal lets runs end within the drain time and hands the others back; a second one, a
+    second later, ends the process at once.
+    """
+    app = invocation.open(tasks=True, long_running=True)
+    if queue:
+        from workhorse.domain.names import check_queue
+
+        queue = [check_queue(part.strip()) for name in queue for part in name.split(",")]
+    one = app.worker(queue or None)
+    helper = _Beside(app.maintenance()) if with_maintenance else None
+    try:
+        code = one.run()
+    finally:
+        if helper is not None:
+            helper.stop()
+    counters = dict(app.counters.snapshot())
+    invocation.renderer.document(
+        {"worker": one.worker_id, "exit_code": code, "counters": counters},
+        Table(("count", "value"), list(counters.items()), empty="nothing was done"),
+    )
+    return code
+
+
+def maintain(
+    invocation: Invocation,
+    once: Annotated[
+        bool, typer.Option("--once", help="Do each step now, whenever it was done last, and end.")
+    ] = False,
+) -> int:
+    """Recover, promote, top up: each step once an interval, until SIGTERM or SIGINT."""
+    app = invocation.open(long_running=True)
+    maintenance = app.maintenance()
+    if not once:
+        maintenance.run(on_pass=lambda done: _tell(invocation, done))
+        return exits.OK
+    with invocation.renderer.progress("maintaining") as told:
+        done = maintenance.run_once(on_step=lambda name, count: told(f"{name} {count:,}"))
+    rows = [(name, count, "ok") for name, count in done.counts.items()]
+    rows += [(name, 0, f"failed: {error}") for name, error in done.failed.items()]
+    invocation.renderer.document(
+        {"counts": done.counts, "failed": done.failed},
+        Table(("step", "rows", "state"), rows, empty="no step was begun"),
+    )
+    return exits.BAD_NEWS if done.failed else exits.OK
+
+
+def _tell(invocation: Invocation, done: Pass) -> None:
+    """Print a pass that changed or broke something; most change nothing."""
+    counts = {name: count for name, count in done.counts.items() if count}
+    if not counts and not done.failed:
+        return
+    from datetime import UTC, datetime
+
+    said = [f"{name} {count:,}" for name, count in counts.items()]
+    said += [f"{name} failed: {error}" for name, error in done.failed.items()]
+    now = datetime.now(UTC)
+    invocation.renderer.event(
+        {"at": now, "counts": counts, "failed": done.failed},
+        f"{now:%Y-%m-%d %H:%M:%S}Z {', '.join(said)}",
+    )
+
+
+class _Beside:
+    """Maintenance on a thread of its own, while a worker has the main one."""
+
+    def __init__(self, maintenance: Maintenance) -> None:
+        self._maintenance = maintenance
+        self._thread = threading.Thread(
+            target=maintenance.run, name="workhorse-maintenance", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it after the page under way."""
+        self._maintenance.stop()
+        self._thread.join(5)

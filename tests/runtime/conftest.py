@@ -1,0 +1,33 @@
+"""Fixtures of the worker's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.runtime.rig import Rig
+from workhorse.store.database import Store
+
+
+@pytest.fixture
+def rig(store: Store) -> Iterator[Rig]:
+    """A worker's surroundings; time in the store is `clock`'s."""
+    rig = Rig(store)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def live_rig(real_clock_store: Store) -> Iterator[Rig]:
+    """A worker's surroundings; time in the store is the database's own."""
+    rig = Rig(real_clock_store)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture(params=["plain", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of handler: plain, then async."""
+    kind: str = request.param
+    return kind

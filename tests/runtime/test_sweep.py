@@ -1,0 +1,139 @@
+"""Where scans start and when; a clock that the test holds, and no store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workhorse.runtime.sweep import Sweep
+from workhorse.store.claiming import Claim, Cursor
+
+HEAD = None
+A, B, C = (Cursor(50, n, f"id-{n}") for n in (1, 2, 3))
+
+
+def polling(**numbers: Any) -> Sweep:
+    return Sweep(**{"poll_ms": 50, "idle_ms": 1_000, "head_ms": 1_000, **numbers})
+
+
+def with_messages() -> Sweep:
+    return Sweep(poll_ms=50, idle_ms=1_000, head_ms=1_000, net_ms=lambda: 30_000)
+
+
+def full(cursor: Cursor, claimed: int = 0) -> Claim:
+    return Claim([object()] * claimed, cursor, full=True)  # type: ignore[list-item]
+
+
+def end(claimed: int = 0) -> Claim:
+    return Claim([object()] * claimed)  # type: ignore[list-item]
+
+
+def page(sweep: Sweep, now: float, claim: Claim, asked: int = 10) -> Cursor | None:
+    """Fetch a page: return where it started."""
+    start = sweep.start(now)
+    sweep.note(claim, asked=asked, now=now)
+    return start
+
+
+def test_a_new_sweep_is_due_at_once_and_starts_at_the_head() -> None:
+    sweep = polling()
+
+    assert sweep.due_in(5_000) <= 0
+    assert sweep.start(5_000) is HEAD
+
+
+def test_an_incomplete_page_is_followed_after_poll_ms_from_where_it_ended() -> None:
+    """Also the tenth in a row: a long prefix that cannot run is passed at the same speed."""
+    sweep = polling(head_ms=60_000)
+    now = 0.0
+    cursors = [A, B, C] * 4
+    previous: Cursor | None = HEAD
+    for cursor in cursors:
+        assert page(sweep, now, full(cursor, claimed=3)) == previous
+        assert sweep.due_in(now) == 50
+        assert sweep.pausing
+        previous = cursor
+        now += 50
+
+
+def test_a_page_that_filled_all_slots_is_looked_at_again_at_once() -> None:
+    """Its cursor is past runs that could have been taken, had there been more slots."""
+    sweep = polling()
+
+    assert page(sweep, 0, full(A, claimed=10)) is HEAD
+    assert sweep.due_in(0) == 0
+    assert not sweep.pausing
+    assert page(sweep, 10, full(A, claimed=3)) is HEAD
+    assert page(sweep, 60, full(B)) == A
+
+
+def test_once_a_second_a_page_starts_at_the_very_head() -> None:
+    sweep = polling()
+    page(sweep, 0, full(A))
+
+    assert page(sweep, 999, full(B)) == A
+    assert page(sweep, 1_000, full(C)) is HEAD
+
+
+def test_a_look_at_the_head_does_not_lose_the_place_of_the_long_sweep() -> None:
+    """A prefix of many thousands that cannot run would otherwise hide what is behind it."""
+    sweep = polling()
+    page(sweep, 0, full(A))
+    page(sweep, 500, full(B))
+
+    assert page(sweep, 1_000, full(A)) is HEAD
+    assert page(sweep, 1_050, full(C)) == B
+    assert page(sweep, 1_100, full(C)) == C
+
+
+def test_a_look_at_the_head_that_finds_more_than_slots_stays_there() -> None:
+    sweep = polling()
+    page(sweep, 0, full(A))
+    page(sweep, 500, full(B))
+
+    assert page(sweep, 1_000, full(A, claimed=10)) is HEAD
+    assert page(sweep, 1_001, full(A, claimed=2)) is HEAD
+    assert page(sweep, 1_051, end()) == B
+
+
+def test_pauses_of_an_idle_queue_grow_to_a_second_and_shrink_with_the_first_find() -> None:
+    sweep = polling()
+    now, rests = 0.0, []
+    for _ in range(7):
+        page(sweep, now, end())
+        rests.append(sweep.due_in(now))
+        assert not sweep.pausing
+        now += rests[-1]
+
+    assert rests == [100, 200, 400, 800, 1_000, 1_000, 1_000]
+    page(sweep, now, end(claimed=1))
+    assert sweep.due_in(now) == 50
+
+
+def test_the_end_of_a_sweep_is_followed_by_one_from_the_head() -> None:
+    sweep = polling(head_ms=60_000)
+    page(sweep, 0, full(A))
+    page(sweep, 50, end())
+
+    assert page(sweep, 1_050, end()) is HEAD
+
+
+def test_with_messages_a_sweep_that_has_ended_waits_for_the_net() -> None:
+    sweep = with_messages()
+    page(sweep, 0, full(A))
+    assert sweep.due_in(0) == 50
+
+    page(sweep, 50, end(claimed=5))
+
+    assert sweep.due_in(50) == 30_000
+
+
+def test_a_sweep_that_is_started_anew_looks_at_the_head_first() -> None:
+    sweep = with_messages()
+    page(sweep, 0, full(A))
+    page(sweep, 50, full(B))
+
+    sweep.start_now()
+
+    assert sweep.due_in(60) <= 0
+    assert page(sweep, 60, full(C)) is HEAD
+    assert page(sweep, 110, end()) == B

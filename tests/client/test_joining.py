@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -419,6 +420,28 @@ def test_a_driver_with_another_form_of_parameters_is_refused(
     monkeypatch.setattr(engine.dialect, "driver", "other")
     with engine.connect() as connection, pytest.raises(ConfigurationError, match="driver 'other'"):
         double.enqueue(1, connection=connection)
+
+
+def test_statements_are_refitted_for_a_driver_that_numbers_its_parameters(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What asyncpg is sent says the same: shown with a driver that is at hand."""
+    engine = create_engine(driver_url(postgresql_url))
+    with Workhorse(database_url=postgresql_url, lane="polling") as app:
+
+        @app.task()
+        def work(text: str) -> None:
+            pass
+
+        monkeypatch.setattr(engine.dialect, "driver", "asyncpg")
+        payload = "100 %, 50 %% :colon ::cast %(name)s \\ \\: '"
+        with engine.begin() as connection:
+            first = work.enqueue(payload, key="k", connection=connection)
+            second = work.enqueue(payload, key="k", connection=connection)
+
+        assert (first.id, second.created) == (second.id, False)
+        assert json.loads(first.view().payload) == payload
+    engine.dispose()
 
 
 def test_autocommit_is_refused(database_url: str, double: Task[int, int]) -> None:

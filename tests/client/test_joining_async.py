@@ -20,12 +20,14 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session
 
+from tests.client.conftest import driver_url
 from tests.client.lanes import RecordingLane
 from tests.support.eventually import eventually_async
 from workhorse.app import Workhorse
 from workhorse.domain.runs import RunState
 from workhorse.errors import ConfigurationError, IdempotencyConflictError, RunNotFoundError
 from workhorse.handlers.tasks import Task
+from workhorse.telemetry import Metric
 
 Caller = Callable[[AsyncEngine], AbstractAsyncContextManager[Any]]
 
@@ -212,6 +214,39 @@ def test_many_join_one_transaction(
     app.flush()
     assert lane.ids == [ids[0], ids[10]]
     assert double.enqueue(5, key="free").created
+
+
+def test_asyncpg_joins_too(postgresql_url: str) -> None:
+    """Its parameters are numbered, so it is sent the statements in another form."""
+    pytest.importorskip("asyncpg")
+
+    async def main() -> tuple[str, str]:
+        url = driver_url(postgresql_url).replace("+psycopg", "+asyncpg")
+        async with _engine(url) as engine:
+            automatic = engine.execution_options(isolation_level="AUTOCOMMIT")
+            async with automatic.connect() as connection:
+                with pytest.raises(ConfigurationError, match="autocommit"):
+                    await work.enqueue_async("x", connection=connection)
+            async with AsyncSession(engine) as session:
+                run = await work.enqueue_async("100 % :x", key="k", connection=session)
+                with suppress(_UndoError):
+                    async with session.begin_nested():
+                        await work.enqueue_async("gone", connection=session)
+                        raise _UndoError
+                await session.commit()
+            app.flush()
+            return run.id, run.view().payload
+
+    with Workhorse(database_url=postgresql_url, lane="polling") as app:
+
+        @app.task()
+        def work(text: str) -> None:
+            pass
+
+        run_id, payload = asyncio.run(main())
+        assert payload == '"100 % :x"'
+        assert app.counters.get(Metric.WAKEUPS_SENT) == 1
+        assert [view.id for view in app.admin.list_runs()] == [run_id]
 
 
 def test_sync_and_async_are_not_mixed_up(

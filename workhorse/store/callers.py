@@ -22,15 +22,17 @@ Source: docs/design.md, section 4.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, TextClause, event, text
 from sqlalchemy.engine import Engine, ExceptionContext
 
 from workhorse.domain.hints import Hint
@@ -44,10 +46,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DRIVERS: Final = {
-    "postgresql": ("psycopg", "psycopg2"),
+    "postgresql": ("psycopg", "psycopg2", "asyncpg"),
     "sqlite": ("pysqlite", "aiosqlite"),
 }
-"""Those that take the store's statements as they are: the form of their parameters fits."""
+_NUMBERED: Final = "asyncpg"
+"""It takes $1, $2 where the store's statements name their parameters."""
+_PARAMETER: Final = re.compile(r"%\((\w+)\)s")
 _KEY: Final = "workhorse.pending"
 _log = get_logger("client")
 
@@ -154,6 +158,19 @@ def check_joinable(connection: Connection, kind: str, description: str) -> None:
         )
 
 
+def takes_text_as_it_is(connection: Connection) -> bool:
+    """Say whether the connection's driver takes the store's statements as they are."""
+    return connection.dialect.driver != _NUMBERED
+
+
+@lru_cache(maxsize=100)
+def portable(sql: str) -> TextClause:
+    """Return a PostgreSQL statement of the store's in a form that SQLAlchemy fits to any driver."""
+    # Other colons are casts and parts of literals.
+    named = _PARAMETER.sub(r":\1", sql.replace(":", r"\:"))
+    return text(named.replace("%%", "%"))
+
+
 @contextmanager
 def all_or_nothing(connection: Connection) -> Iterator[None]:
     """Undo the block's writes when it raises, and leave the caller's transaction usable."""
@@ -194,9 +211,10 @@ def _driver(connection: Connection) -> Any:
 def _commits_by_itself(connection: Connection) -> bool:
     if not connection.in_transaction():
         connection.begin()
-    driver = _driver(connection)
     if connection.dialect.name == "postgresql":
-        return bool(driver.autocommit)
+        # Asked of what SQLAlchemy puts around an async driver: not all of these know it themselves.
+        return bool(connection.connection.dbapi_connection.autocommit)  # type: ignore[union-attr]
+    driver = _driver(connection)
     if getattr(driver, "autocommit", None) is True:  # Python 3.12 and newer; -1 is the older way
         return True
     # Without an isolation level the driver begins nothing; a listener of the engine may have.

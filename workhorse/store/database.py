@@ -20,6 +20,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from workhorse.errors import StoreUnavailableError
+from workhorse.store.callers import portable, takes_text_as_it_is
 from workhorse.store.clock import ManualClock
 from workhorse.store.connecting import READS, Target, abort_connection, open_engine, parse_url
 from workhorse.store.dialect import CLOCK, Dialect, PostgresDialect, SqliteDialect
@@ -241,6 +242,8 @@ class Store:
         values = {**prepared.defaults, **params}
         if prepared.needs_clock:
             values[CLOCK] = self._clock_value()
+        if not takes_text_as_it_is(conn):
+            return conn.execute(portable(prepared.sql), values)
         return conn.exec_driver_sql(prepared.sql, values)
 
     def _clock_value(self) -> Any:

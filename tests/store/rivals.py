@@ -67,15 +67,19 @@ class Rival:
 
     def commit(self) -> None:
         """Commit, and begin the next transaction."""
-        self._thread.submit(lambda: (self._end("commit"), self._begin())).result(30)
+        self._thread.submit(self._again, "commit").result(30)
 
     def rollback(self) -> None:
         """Roll back, and begin the next transaction."""
-        self._thread.submit(lambda: (self._end("rollback"), self._begin())).result(30)
+        self._thread.submit(self._again, "rollback").result(30)
 
     def _open(self) -> Connection:
         assert self._conn is not None
         return self._conn
+
+    def _again(self, how: str) -> None:
+        self._end(how)
+        self._begin()
 
     def _end(self, how: str) -> None:
         conn = self._open()

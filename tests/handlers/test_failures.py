@@ -378,6 +378,8 @@ def test_case_17_groups_nested_without_end_end() -> None:
     text = described(error).traceback or ""
 
     assert "group 2999" in text
+    assert "group 2991" in text
+    assert "group 2990" not in text
     assert "1 parts of this group are left out" in text
 
 

@@ -615,14 +615,14 @@ def test_case_7_a_typed_value_above_the_cap_is_refused_with_its_size() -> None:
 # -- messages ------------------------------------------------------------------------------------
 
 
-class Account(BaseModel):
-    number: Annotated[str, AfterValidator(lambda text: _refuse(text))]
-
-
 def _refuse(text: str) -> str:
     if text != "known":
         raise ValueError(f"no such account: {text}")
     return text
+
+
+class Account(BaseModel):
+    number: Annotated[str, AfterValidator(_refuse)]
 
 
 class Cat(BaseModel):

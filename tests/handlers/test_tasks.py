@@ -104,6 +104,18 @@ def test_case_18_the_context_can_be_asked_for_and_does_not_leak(core: Activation
     assert current.get(None) is None
 
 
+def test_case_18_an_async_handler_leaves_no_context_with_whoever_awaited_it(
+    core: ActivationCore,
+) -> None:
+    async def handler() -> object:
+        return current_context().run.id
+
+    async def caller() -> tuple[object, object]:
+        return await task_of(handler).invoke_async(core, None), current.get(None)
+
+    assert asyncio.run(caller()) == (core.run.id, None)
+
+
 def test_case_18_two_async_handlers_at_once_see_each_its_own_context() -> None:
     cores = [ActivationCore(a_claimed_run()) for _ in range(2)]
     both = asyncio.Event()

@@ -99,6 +99,8 @@ def _fields(names: list[str], given: Any, back: Any) -> Iterator[tuple[str, Any,
 def field_names(value: object) -> list[str] | None:
     """Return the fields of a model or dataclass; None for any other value."""
     fields = getattr(type(value), "__pydantic_fields__", None)
+    if fields is None:  # pydantic before 2.10; a class attribute there, deprecated on instances
+        fields = getattr(type(value), "model_fields", None)
     if isinstance(fields, dict):
         return list(fields)
     if dataclasses.is_dataclass(value):

@@ -42,6 +42,7 @@ class Joiner:
         self._lane = lane
         self._publisher = publisher
         self._background = background
+        self._opened = False
         self._late: deque[Hint] = deque()
 
     def enqueue(
@@ -61,9 +62,9 @@ class Joiner:
         self, runs: Sequence[NewRun], connection: AsyncSession | AsyncConnection, *, stride: int = 1
     ) -> list[Enqueued]:
         """As `enqueue`, through the caller's async driver."""
-        # Opening the store may wait for the database, so it happens before the loop's thread is
-        # the one that runs the operation.
-        await self._background.call(self._store)
+        if not self._opened:
+            # The operation itself runs in the loop's thread, which must not wait for an opening.
+            await self._background.call(self._open)
         return await callers.inside(connection, lambda conn: self._insert(conn, runs, stride))
 
     def flush(self) -> None:
@@ -81,6 +82,11 @@ class Joiner:
             except IndexError:  # another thread took the last one
                 break
         self._publisher.publish(late)
+
+    def _open(self) -> None:
+        self._store()
+        self._lane()
+        self._opened = True
 
     def _insert(
         self, connection: Connection, runs: Sequence[NewRun], stride: int

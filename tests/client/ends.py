@@ -1,0 +1,48 @@
+"""Claims and settlements without a worker, for tests of what a client sees of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from workhorse.domain.hints import no_reach
+from workhorse.domain.ids import RunId
+from workhorse.domain.outcomes import Settlement
+from workhorse.domain.runs import Lease
+from workhorse.store.claiming import claim
+from workhorse.store.database import Store
+from workhorse.store.settling import Entry, settle
+from workhorse.store.viewing import show
+
+
+def lease_run(store: Store, run_id: RunId) -> Lease:
+    """Claim a run by its id."""
+    view = store.run(show, run_id)
+    claimed = store.run(
+        claim,
+        queue=view.queue,
+        ids=[run_id],
+        tasks=[view.task],
+        free=1,
+        token=secrets.randbits(63),
+        lease_ms=30_000,
+        scan=False,
+    ).runs
+    assert [run.id for run in claimed] == [run_id]
+    lease = claimed[0].lease
+    assert lease is not None
+    return lease
+
+
+def end_run(
+    store: Store,
+    run_id: RunId,
+    settlement: Settlement,
+    *,
+    before: Callable[[], object] = lambda: None,
+) -> None:
+    """Claim a run and settle it; `before` happens in between."""
+    lease = lease_run(store, run_id)
+    before()
+    settled = store.run(settle, [Entry(lease, settlement)], reach=no_reach)
+    assert run_id in settled.written

@@ -1,0 +1,1 @@
+"""What `make bench` runs: rates and latencies, printed with their conditions."""

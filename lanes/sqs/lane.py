@@ -1,0 +1,207 @@
+"""The lane over Amazon SQS: one SQS queue per queue name, standard or FIFO."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypeVar
+
+from lanes.sqs.addresses import Addresses
+from lanes.sqs.checks import check
+from lanes.sqs.clients import AioCalls, Boto3Calls, Calls, Endpoint, Timing
+from lanes.sqs.faults import LaneClosedError, queue_is_gone
+from lanes.sqs.receiving import SqsReceiver
+from lanes.sqs.runners import LoopRunner, Runner, ThreadRunner
+from lanes.sqs.sending import MAX_DELAY_S, Sender
+from lanes.sqs.settling import Settler
+from workhorse.errors import ConfigurationError
+from workhorse.ports import LaneContext, Outgoing, SendReport
+
+REACH_MS: Final = MAX_DELAY_S * 1000
+_SEND_THREADS: Final = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    """A client, and where its calls run."""
+
+    calls: Calls
+    short: Runner
+    long: Runner
+
+    def close(self, timeout_s: float) -> None:
+        wait([self.short.submit(self.calls.close)], timeout=timeout_s)
+        self.short.close()
+        self.long.close()
+
+
+class SqsLane:
+    """Carries wakeups over SQS.
+
+    Synchronous sends go over boto3; receives, what settles them, and asynchronous sends over
+    aioboto3 where it is installed (the extra `aio`), else over boto3 as well. Either is imported
+    at the first call. Credentials come from the SDK's usual chain, which also refreshes them.
+
+    A process that forks makes its first call after the fork, or opens another lane in the child:
+    the lane's threads and connections do not cross it.
+
+    Source: docs/wakeups.md
+    """
+
+    carries_messages = True
+
+    def __init__(self, context: LaneContext, *, timing: Timing | None = None) -> None:
+        settings = context.settings
+        self._timing = timing or Timing()
+        self._counters = context.counters
+        self._addresses = Addresses(settings)
+        self._emulated = settings.aws_endpoint_url is not None
+        endpoint = Endpoint(settings.aws_endpoint_url, settings.aws_region)
+        self._boto3 = Boto3Calls(endpoint, self._timing)
+        threads = _Backend(
+            self._boto3,
+            short=ThreadRunner("calls", most=_SEND_THREADS),
+            long=ThreadRunner("receives", most=None),
+        )
+        self._backends = [threads]
+        self._sync = self._async = threads
+        if _takes_aioboto3(settings.sqs_client):
+            loop = LoopRunner("loop")
+            self._async = _Backend(AioCalls(endpoint, self._timing), short=loop, long=loop)
+            self._backends.append(self._async)
+        self._sender = self._sender_over(self._sync)
+        self._async_sender = self._sender_over(self._async)
+        self._lock = threading.Lock()
+        self._settlers: dict[str, Settler] = {}
+        self._receivers: set[SqsReceiver] = set()
+        self._closed = False
+
+    @classmethod
+    def open(cls, context: LaneContext) -> Self:
+        """Open the lane; neither SDK is imported and no call is made yet.
+
+        Raises:
+            ConfigurationError: A queue's prefix, URL, ARN or name is not of the right form, or
+                `sqs_client` asks for aioboto3, which is not installed.
+        """
+        return cls(context)
+
+    def send(self, outgoing: Sequence[Outgoing]) -> SendReport:
+        """Send wakeups, ten a call; failed entries once more; 2 s in all. Never raises."""
+        return self._sender.send(outgoing)
+
+    async def send_async(self, outgoing: Sequence[Outgoing]) -> SendReport:
+        """As `send`, without blocking the event loop. A cancelled caller's sends go on."""
+        return await self._async_sender.send_async(outgoing)
+
+    def receiver(self, queue: str) -> SqsReceiver:
+        """Return a receiver; a worker makes one per queue.
+
+        Raises:
+            ConfigurationError: The queue's name is not allowed, or too long for SQS.
+        """
+        self._addresses.of(queue)
+        backend = self._async
+        with self._lock:
+            settler = self._settlers.get(queue)
+            if settler is None:
+                settler = self._settlers[queue] = Settler(
+                    queue, backend.calls, backend.short, self._addresses, self._counters
+                )
+            receiver = SqsReceiver(
+                queue,
+                backend.calls,
+                backend.long,
+                self._addresses,
+                self._timing,
+                settler,
+                self._receivers.discard,
+            )
+            self._receivers.add(receiver)
+            closed = self._closed
+        if closed:
+            receiver.close()
+        return receiver
+
+    def reach_ms(self, queue: str) -> int:
+        """Return 15 minutes, or 0 on a FIFO queue, which delays no single message."""
+        try:
+            return 0 if self._addresses.of(queue).fifo else REACH_MS
+        except ConfigurationError:
+            # Enqueuing asks too, and must not fail for the lane: the send reports what is wrong.
+            return 0
+
+    def backlog(self, queue: str) -> int | None:
+        """Return ApproximateNumberOfMessages: those visible, not those in flight or delayed."""
+        return self._look(self._backlog, queue)
+
+    def check(self, queue: str) -> Sequence[str]:
+        """Return what is wrong with a queue, a sentence each; advice begins with `Note:`."""
+        try:
+            return self._look(self._check, queue)
+        except TimeoutError:
+            return [f"queue {queue}: SQS did not answer within {self._timing.look_s:g} s"]
+        except LaneClosedError:
+            return [f"queue {queue}: the lane is closed"]
+
+    def close(self) -> None:
+        """Close the receivers, give what is to be settled 2 s, and let go of the connections."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            receivers, settlers = list(self._receivers), list(self._settlers.values())
+        for receiver in receivers:
+            receiver.close()
+        deadline = time.monotonic() + self._timing.close_s
+        for settler in settlers:
+            settler.flush(deadline - time.monotonic())
+        for backend in self._backends:
+            backend.close(self._timing.close_s)
+
+    def _sender_over(self, backend: _Backend) -> Sender:
+        return Sender(backend.calls, backend.short, self._addresses, self._timing)
+
+    def _look(self, job: Callable[[str], Coroutine[Any, Any, T]], queue: str) -> T:
+        future = self._sync.short.submit(job, queue)
+        try:
+            return future.result(self._timing.look_s)
+        finally:
+            future.cancel()
+
+    async def _backlog(self, queue: str) -> int:
+        try:
+            url = await self._addresses.url(self._boto3, queue)
+            found = await self._boto3.attributes(url, "ApproximateNumberOfMessages")
+        except Exception as error:
+            if queue_is_gone(error):
+                self._addresses.forget(queue)
+            raise
+        return int(found["ApproximateNumberOfMessages"])
+
+    async def _check(self, queue: str) -> list[str]:
+        try:
+            await self._boto3.prepare()
+        except Exception:  # noqa: BLE001  (the first call says it again, and is explained)
+            region = None
+        else:
+            region = self._boto3.region
+        return await check(
+            self._boto3, self._addresses, queue, region=region, emulated=self._emulated
+        )
+
+
+def _takes_aioboto3(sqs_client: str) -> bool:
+    installed = importlib.util.find_spec("aioboto3") is not None
+    if sqs_client == "aioboto3" and not installed:
+        raise ConfigurationError(
+            "sqs lane: sqs_client is aioboto3, which is not installed; install the extra "
+            "`workhorse-lanes[aio]`, or set sqs_client to auto or boto3"
+        )
+    return installed and sqs_client != "boto3"

@@ -73,6 +73,10 @@ class Rival:
         """Roll back, and begin the next transaction."""
         self._thread.submit(self._again, "rollback").result(30)
 
+    def commit_and_rest(self) -> None:
+        """Commit, and begin nothing: on SQLite an open transaction holds the write lock."""
+        self._thread.submit(self._end, "commit").result(30)
+
     def _open(self) -> Connection:
         assert self._conn is not None
         return self._conn
@@ -82,7 +86,7 @@ class Rival:
         self._begin()
 
     def _end(self, how: str) -> None:
-        conn = self._open()
+        conn, self._conn = self._open(), None
         transaction = conn.get_transaction()
         assert transaction is not None
         getattr(transaction, how)()
@@ -94,7 +98,8 @@ class Rival:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._thread.submit(self._end, "rollback").result(30)
+        if self._conn is not None:
+            self._thread.submit(self._end, "rollback").result(30)
         self._thread.shutdown()
         self._store.close()
 

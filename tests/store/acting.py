@@ -36,7 +36,7 @@ SLEEP = Park(RunState.SCHEDULED, 60_000)
 WAIT = Park(RunState.WAITING)
 WAIT_AN_HOUR = Park(RunState.WAITING, 3_600_000)
 HAND_BACK = Park(RunState.READY)
-EACH_SETTLEMENT = {
+EACH_SETTLEMENT: dict[str, Settlement] = {
     "succeed": SUCCEED,
     "fail": FAIL,
     "retry": RETRY,

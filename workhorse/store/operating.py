@@ -45,6 +45,8 @@ def cancel(
 ) -> tuple[CancelResult, list[Hint]]:
     """Cancel a run; answer what came of it, and the wakeups that must follow.
 
+    The same request id gets the same answer, also once the run has ended by it.
+
     Raises:
         RunNotFoundError: No run has that id.
     """
@@ -52,7 +54,8 @@ def cancel(
     if not rows:
         if not tx.fetch(_outcome_state, id=run_id):
             raise _not_found(run_id)
-        return CancelResult.ALREADY_FINISHED, []
+        first = tx.fetch(_answer, act="cancel", subject=run_id, request_id=request_id)
+        return (CancelResult(first[0].answer) if first else CancelResult.ALREADY_FINISHED), []
     hints: list[Hint] = []
     if rows[0].state == RunState.RUNNING:
         tx.write(_ask_cancel, id=run_id)

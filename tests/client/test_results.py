@@ -14,7 +14,6 @@ import pytest
 from tests.client.ends import end_run
 from tests.support.eventually import eventually
 from workhorse.app import Workhorse
-from workhorse.client import results
 from workhorse.domain.ids import new_run_id
 from workhorse.domain.outcomes import Finish
 from workhorse.domain.runs import Failure, Reason, RunState
@@ -161,9 +160,9 @@ def test_rests_grow_and_stay_within_the_timeout(
         rests.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(results.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("workhorse.client.results.time.monotonic", lambda: now[0])
     run = ship.enqueue(7)
-    monkeypatch.setattr(results.time, "sleep", sleep)
+    monkeypatch.setattr("workhorse.client.results.time.sleep", sleep)
     with pytest.raises(ResultTimeoutError):
         run.result(timeout=10)
 

@@ -57,6 +57,7 @@ class SettingsArguments(TypedDict, total=False):
     health_port: int | None
     health_host: str | None
     log_level: str | None
+    log_format: str | None
     aws_endpoint_url: str | None
     aws_region: str | None
     sqs_queue_prefix: str | None

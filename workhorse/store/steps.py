@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Boolean, Text, bindparam, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Text,
+    bindparam,
+    exists,
+    not_,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.store.database import Tx
@@ -54,29 +64,40 @@ def list_steps(tx: Tx) -> list[Step]:
 
 
 def _take(d: Dialect) -> Executable:
+    interval = bindparam("interval_ms", type_=BigInteger)
     due = (
         select(steps.c.name)
         .where(
             steps.c.name == bindparam("name", type_=Text),
-            or_(steps.c.next_at <= d.now, bindparam("force", type_=Boolean)),
+            or_(
+                steps.c.next_at <= d.now,
+                # Written by a clock that was ahead: it would keep the step from being done for as
+                # long as that clock was wrong.
+                steps.c.next_at > d.after(d.now, interval),
+                bindparam("force", type_=Boolean),
+            ),
         )
         .with_for_update(skip_locked=True)
     )
     return (
         update(steps)
         .where(d.among(steps.c.name, due))
-        .values(next_at=d.after(d.clock, bindparam("interval_ms", type_=BigInteger)))
+        .values(next_at=d.after(d.clock, interval))
         .returning(steps.c.name)
     )
 
 
 def _first(d: Dialect) -> Executable:
-    insert = upsert(d, steps).values(
-        name=bindparam("name", type_=Text),
-        next_at=d.after(d.clock, bindparam("interval_ms", type_=BigInteger)),
+    name = bindparam("name", type_=Text)
+    # Only where there is no row: an insert would wait for whoever is just moving the row on.
+    row = select(name, d.after(d.clock, bindparam("interval_ms", type_=BigInteger))).where(
+        not_(exists().where(steps.c.name == name))
     )
-    statement: Executable = insert.on_conflict_do_nothing(index_elements=["name"]).returning(
-        steps.c.name
+    statement: Executable = (
+        upsert(d, steps)
+        .from_select(["name", "next_at"], row)
+        .on_conflict_do_nothing(index_elements=["name"])
+        .returning(steps.c.name)
     )
     return statement
 

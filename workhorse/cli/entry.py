@@ -110,7 +110,8 @@ def _dispatch(arguments: Sequence[str], invocation: Invocation) -> int:
 
 def _told(error: BaseException, invocation: Invocation) -> int:
     """Tell an error on standard error and return its code."""
-    if isinstance(error, BrokenPipeError):
+    # typer turns a pipe whose reader has gone into an exit of its own.
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
         _give_up_output()
         return exits.BROKEN_PIPE
     code, line = failures.explain(error)

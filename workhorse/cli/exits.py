@@ -16,6 +16,8 @@ STORE_UNAVAILABLE: Final = 7
 """The database did not answer, or refused."""
 BUG: Final = 70
 """An error that nobody foresaw."""
+IO_ERROR: Final = 74
+"""The operating system refused, e.g. to write the output to a disk that is full."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 """Whoever read the output has gone, e.g. `| head -1`; what a shell shows for SIGPIPE."""

@@ -41,12 +41,16 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return exits.BAD_INPUT, one_line(error)
     if _of_a_driver(error):
         return exits.STORE_UNAVAILABLE, f"the database refused: {_driver_line(error)}"
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        return exits.IO_ERROR, f"the operating system refused: {error.strerror}{where}"
     return exits.BUG, f"unexpected error, please report it: {type(error).__name__}"
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's message on one line."""
-    return " ".join(str(error).split())
+    """Return an error's message and notes on one line."""
+    parts = [str(error), *getattr(error, "__notes__", ())]
+    return " ".join("; ".join(parts).split())
 
 
 def _usage(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import IO, Final
 
 from workhorse.errors import ConfigurationError, InvalidInstantError
 
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _UNITS: Final = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -29,7 +29,7 @@ def parse_duration(what: str, text: str) -> timedelta:
     """
     compact = text.strip().lower()
     try:
-        if re.fullmatch(r"\d+(\.\d+)?", compact):
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", compact):
             return timedelta(seconds=float(compact))
         parts = _PART.findall(compact)
         if parts and "".join(number + unit for number, unit in parts) == compact:

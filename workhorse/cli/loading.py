@@ -87,15 +87,17 @@ def _missing_part(module_name: str) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    """Return where the last line outside of this package and of Python's own importing failed."""
-    place = ""
+    """Return where it failed: the last line below the working directory, else the last of all."""
+    here = f"{Path.cwd()}/"
+    places: list[str] = []
     trace = error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith("<frozen") and name not in (__file__, _IMPORTLIB):
-            place = f" ({name}, line {trace.tb_lineno})"
+        if not name.startswith("<") and name not in (__file__, _IMPORTLIB):
+            places.append(f" ({name.removeprefix(here)}, line {trace.tb_lineno})")
         trace = trace.tb_next
-    return place
+    near = [place for place in places if not place.startswith(" (/")]
+    return (near or places or [""])[-1]
 
 
 _IMPORTLIB = sys.modules["importlib"].__file__

@@ -72,6 +72,7 @@ def worker(
     invocation.renderer.document(
         {"worker": one.worker_id, "exit_code": code, "counters": counters},
         Table(("count", "value"), list(counters.items()), empty="nothing was done"),
+        on_one_line=True,
     )
     return code
 

@@ -146,12 +146,15 @@ def _enqueue_lines(
                     yield task.prepare(task.parse_payload(line), **options)
                 except UnstorableValueError as error:
                     error.add_note(f"line {number}")
-                    raise ConfigurationError(
-                        f"line {number}: {error}; the lines before its thousand are enqueued"
-                    ) from None
+                    raise ConfigurationError(f"line {number}: {error}") from None
 
-    with invocation.renderer.progress("enqueuing") as told:
-        runs = app.enqueue_many(requests(), progress=lambda count: told(f"{count:,} runs"))
+    try:
+        with invocation.renderer.progress("enqueuing") as told:
+            runs = app.enqueue_many(requests(), progress=lambda count: told(f"{count:,} runs"))
+    except ConfigurationError as error:
+        if not hasattr(error, "__notes__"):  # else they say how far it came
+            error.add_note("nothing was enqueued")
+        raise
     invocation.renderer.document(
         {"count": len(runs), "ids": [run.id for run in runs]}, f"{len(runs):,} runs are enqueued"
     )

@@ -84,10 +84,13 @@ class Renderer:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def document(self, value: object, *views: View) -> None:
-        """Print a command's answer: `value` as one JSON document, or `views` for people."""
+    def document(self, value: object, *views: View, on_one_line: bool = False) -> None:
+        """Print a command's answer: `value` as one JSON document, or `views` for people.
+
+        On one line, it can be told from what handlers printed before it.
+        """
         if self.json:
-            self._write(json.dumps(plain(value), indent=2))
+            self._write(json.dumps(plain(value), indent=None if on_one_line else 2))
         else:
             for view in views:
                 self._show(view)

@@ -97,9 +97,9 @@ def rerun(
     """Start a finished run again: a new run, linked to it, with the same payload."""
     admin = invocation.open().admin
     run = admin.rerun(run_id, by=by or os_user(), why=why, request_id=request_id)
-    what = "is a new run" if run.created else "was started by the same request before"
+    what = "is a new run of" if run.created else "was started by this request before; it reruns"
     invocation.renderer.document(
         {"id": run.id, "rerun_of": run_id, "created": run.created, "queue": run.queue},
-        f"run {run.id} {what} of {run_id}",
+        f"run {run.id} {what} {run_id}",
     )
     return exits.OK

@@ -69,11 +69,11 @@ class Fleet:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="workhorse-demo-"))
         self.members: list[Member] = []
         self.environment = dict(environment)
         self._signal: int | None = None
         self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        self.folder = Path(tempfile.mkdtemp(prefix="workhorse-demo-"))
         self._guardian: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

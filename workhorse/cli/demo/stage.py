@@ -93,7 +93,7 @@ class Stage:
         rows = [
             (
                 member.name,
-                member.pid,
+                str(member.pid),
                 member.state if member.running or member.state != "working" else "done",
                 len(in_hand(list(lines), member.pid)) if member.state == "working" else 0,
                 ended[member.pid],

@@ -261,8 +261,9 @@ def _environment(lane: str) -> Mapping[str, str]:
 def _counted(member: Member, name: str) -> int:
     """Return a count from what a worker prints at its end."""
     try:
-        return int(json.loads(member.output())["counters"].get(name, 0))
-    except ValueError:
+        last = member.output().splitlines()[-1]
+        return int(json.loads(last)["counters"].get(name, 0))
+    except (IndexError, ValueError):
         return 0
 
 

@@ -20,7 +20,7 @@ import pytest
 from tests.flow import fleet
 from tests.support.eventually import eventually
 from tests.support.processes import Processes, RunningProcess
-from tests.support.sqs import SqsEndpoint, SqsQueue, moto_server
+from tests.support.sqs import SqsEndpoint, SqsQueue
 from workhorse.app import Workhorse
 from workhorse.domain.runs import RunState
 from workhorse.store import viewing
@@ -114,12 +114,6 @@ class Flow:
     def finished(self) -> int:
         counts = self.store.run(viewing.counts)
         return sum(counts[state] for state in RunState if state.finished)
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[SqsEndpoint]:
-    with moto_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -117,14 +117,13 @@ def _own_keys(tx: Tx, new: Sequence[NewRun]) -> dict[tuple[str, str | None], str
             for r in wanted
         ]
     )
+    # It locks the keys that have an owner too, so none can be reset before the next statement reads
+    # who owns them. (The upsert's own snapshot is older than an owner that it had to wait for.)
+    tx.write(_take_keys, batch=batch, life_ms=KEY_LIFE_MS)
     owners: dict[tuple[str, str | None], str] = {}
-    while len(owners) < len(wanted):  # again for a key that was reset between the two statements
-        tx.write(_take_keys, batch=batch, life_ms=KEY_LIFE_MS)
-        # A second statement reads who owns them: the upsert's own snapshot is older than an owner
-        # that it had to wait for.
-        for task, key, owner, fingerprint in tx.fetch(_key_owners, batch=batch):
-            _compare(first[task, key], str(owner), fingerprint)
-            owners[task, key] = str(owner)
+    for task, key, owner, fingerprint in tx.fetch(_key_owners, batch=batch):
+        _compare(first[task, key], str(owner), fingerprint)
+        owners[task, key] = str(owner)
     return owners
 
 
@@ -168,9 +167,16 @@ def _insert(
         separators=(",", ":"),
     )
     if tx.dialect.one_statement:
-        return {str(row[0]): row[1] for row in tx.fetch(_insert_both, batch=batch)}
-    fresh = json.dumps([row[0] for row in tx.fetch(_insert_runs, batch=batch)])
-    return {str(row[0]): row[1] for row in tx.fetch(_insert_live, batch=batch, fresh=fresh)}
+        rows = tx.fetch(_insert_both, batch=batch)
+    else:
+        fresh = json.dumps([row[0] for row in tx.fetch(_insert_runs, batch=batch)])
+        rows = tx.fetch(_insert_live, batch=batch, fresh=fresh)
+    due = {str(row[0]): row[1] for row in rows}
+    if len(due) < len(new):
+        # Some were inserted before, by a try whose answer was lost: they get the same answer.
+        before = json.dumps([run.id for run in new if run.id not in due])
+        due |= {str(row.id): row.due_in for row in tx.fetch(_due_of, ids=before)}
+    return due
 
 
 # -- statements ----------------------------------------------------------------------------------
@@ -270,6 +276,10 @@ _LIVE_COLUMNS = [
 
 def _due_in(d: Dialect) -> ColumnElement[Any]:
     return case((live.c.due_at.is_(null()), null()), else_=d.millis(d.clock, live.c.due_at))
+
+
+def _due_of(d: Dialect) -> Executable:
+    return select(live.c.id, _due_in(d).label("due_in")).where(d.one_of(live.c.id, "ids"))
 
 
 def _insert_both(d: Dialect) -> Executable:

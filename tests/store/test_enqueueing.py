@@ -1,0 +1,264 @@
+"""Runs come in: as they were given, in one transaction, and once, however often it is repeated."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from tests.store.acting import (
+    QUEUE,
+    REACH_MS,
+    a_claimed,
+    a_run,
+    end,
+    ids_of,
+    live_row,
+    promoted,
+    put,
+    put_many,
+    reach,
+    rows,
+    seen,
+    state_of,
+    take,
+    take_one,
+)
+from tests.store.rivals import Rival
+from workhorse.domain.hints import no_reach
+from workhorse.domain.ids import RunId
+from workhorse.domain.runs import Enqueued, NewRun, RunState
+from workhorse.store.database import ManualClock, Store
+from workhorse.store.enqueueing import enqueue
+
+
+def _enqueue(store: Store, *runs: NewRun) -> list[Enqueued]:
+    return store.run(enqueue, runs, reach=reach)
+
+
+def test_nothing_to_enqueue_asks_nothing(store: Store) -> None:
+    assert _enqueue(store) == []
+
+
+def test_a_batch_is_answered_in_its_order(store: Store) -> None:
+    runs = [a_run(delay_ms=delay) for delay in (0, 5_000, 0, 10**9)]
+
+    answers = _enqueue(store, *runs)
+
+    assert answers == [
+        Enqueued(run_id=run.id, queue=QUEUE, created=True, due_in_ms=run.delay_ms or None)
+        for run in runs
+    ]
+
+
+def test_all_or_none_of_a_batch_come_in(store: Store) -> None:
+    bad = a_run(priority=101)  # checked at the call in a producer; the table refuses it too
+
+    with pytest.raises(Exception, match="live_counts"):
+        _enqueue(store, a_run(), bad, a_run())
+
+    assert rows(store, "select * from {s}runs") == []
+
+
+def test_1000_runs_come_in_at_once(store: Store) -> None:
+    ids = put_many(store, 1_000, payload='{"a":1}', tags=("t",))
+
+    assert len(rows(store, "select id from {s}live where state = 'ready'")) == 1_000
+    assert ids == sorted(ids)
+
+
+TEXTS = [
+    "",
+    "it's",
+    'say "ok"',
+    "100% %s %(batch)s %%",
+    ":name ::text :batch",
+    "back\\slash\\n \\u0041",
+    "{curly} [square]",
+    "tab\tline\nend\r",
+    "\u00e9\u4e2d\u6587\u200f\U0001f40e\ufffd\u0001",
+    "$1 ? --; drop table live",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_makes_the_trip_unchanged(store: Store, text: str) -> None:
+    payload = json.dumps({text: text}, ensure_ascii=False)
+    plain = "".join(letter for letter in text if letter.isprintable()) or "x"
+    run_id = put(
+        store,
+        payload=payload,
+        session=plain,
+        key=plain,
+        tags=(plain, "b"),
+        task=plain,
+        traceparent=plain,
+    )
+
+    claimed = take_one(store, run_id, tasks=[plain])
+
+    assert claimed.payload == payload
+    assert (claimed.task, claimed.session, claimed.key) == (plain, plain, plain)
+    assert (claimed.tags, claimed.traceparent) == ((plain, "b"), plain)
+    assert (seen(store, run_id).payload, seen(store, run_id).tags) == (payload, (plain, "b"))
+
+
+def test_numbers_in_a_payload_stay_as_they_were_written(store: Store) -> None:
+    payload = "[1,1.0,-0.0,1e400,9007199254740993,123456789012345678901234567890,0.1e-7]"
+
+    assert a_claimed(store, payload=payload).payload == payload
+
+
+@pytest.mark.parametrize("priority", [0, 1, 50, 99, 100])
+def test_a_priority_makes_the_trip(store: Store, priority: int) -> None:
+    assert a_claimed(store, priority=priority).priority == priority
+
+
+def test_durations_up_to_years_make_the_trip(store: Store, clock: ManualClock) -> None:
+    year = 365 * 24 * 3_600_000
+    run_id = put(store, deadline_ms=year, timeout_ms=2**53, delay_ms=year)
+
+    run = seen(store, run_id)
+    assert run.deadline_at == run.due_at == clock.now + timedelta(days=365)
+    clock.advance(year)
+    assert take_one(store, run_id).timeout_ms == 2**53
+
+
+# -- when a run is due ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        timedelta(microseconds=1),
+        timedelta(milliseconds=1, microseconds=1),
+        timedelta(hours=5, minutes=30, microseconds=123_456),
+        timedelta(days=365),
+    ],
+)
+def test_an_instant_makes_the_trip_to_the_microsecond(
+    store: Store, clock: ManualClock, ahead: timedelta
+) -> None:
+    clock.advance(timedelta(microseconds=777_001))
+    run_at = (clock.now + ahead).astimezone(timezone(timedelta(hours=-9, minutes=-30)))
+
+    (answer,) = _enqueue(store, a_run(run_at=run_at))
+
+    run = seen(store, answer.run_id)
+    assert (run.state, run.due_at) == (RunState.SCHEDULED, run_at)
+    assert run.due_at is not None
+    assert run.due_at.utcoffset() == timedelta(0)
+    assert answer.due_in_ms == -(-ahead // timedelta(milliseconds=1))  # rounded up
+    clock.advance(ahead - timedelta(microseconds=1))
+    assert promoted(store).count == 0
+    clock.advance(timedelta(microseconds=1))
+    assert promoted(store).count == 1
+
+
+@pytest.mark.parametrize(
+    "run_at",
+    [
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1, 1, 1, 23, 59, 59, 999_999, tzinfo=timezone(timedelta(hours=23))),
+        datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(2025, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime(2026, 1, 1, tzinfo=UTC),
+    ],
+)
+def test_a_time_that_has_passed_is_due_now(
+    store: Store, clock: ManualClock, run_at: datetime
+) -> None:
+    assert run_at <= clock.now
+
+    (answer,) = _enqueue(store, a_run(run_at=run_at))
+
+    assert answer.due_in_ms is None
+    assert ids_of(take(store, scan=True)) == [answer.run_id]
+
+
+def test_a_time_far_beyond_what_is_allowed_breaks_nothing(store: Store) -> None:
+    """Producers refuse it; should one not, neither a claim nor maintenance stumbles over it."""
+    run_at = datetime(9999, 12, 30, tzinfo=UTC)
+    far = put(store, run_at=run_at)
+    near = put(store)
+
+    assert ids_of(take(store, far, scan=True)) == [near]
+    assert promoted(store).count == 0
+    assert seen(store, far).due_at == run_at
+
+
+@pytest.mark.parametrize(("delay_ms", "sent"), [(1, True), (REACH_MS, True), (REACH_MS + 1, False)])
+def test_a_due_time_within_reach_is_noted_as_sent(store: Store, delay_ms: int, sent: bool) -> None:
+    """The producer sends the delayed wakeup after its commit."""
+    assert bool(live_row(store, put(store, delay_ms=delay_ms)).wake_sent) is sent
+
+
+def test_a_queue_that_delays_nothing_leaves_its_timers_to_maintenance(store: Store) -> None:
+    (answer,) = store.run(enqueue, [a_run(delay_ms=1)], reach=no_reach)
+
+    assert not live_row(store, answer.run_id).wake_sent
+
+
+# -- an answer that was lost ---------------------------------------------------------------------
+
+
+def test_an_enqueue_that_is_repeated_does_not_double(store: Store, clock: ManualClock) -> None:
+    runs = [a_run(), a_run(delay_ms=5_000), a_run(key="k"), a_run(key="k2", delay_ms=10**8)]
+    first = _enqueue(store, *runs)
+
+    assert _enqueue(store, *runs) == first
+
+    assert len(rows(store, "select * from {s}runs")) == 4
+
+
+def test_an_enqueue_that_is_repeated_late_does_not_bring_a_run_back(store: Store) -> None:
+    run = a_run()
+    _enqueue(store, run)
+    end(store, take_one(store, run.id))
+
+    (again,) = _enqueue(store, run)
+
+    assert (again.run_id, again.created) == (run.id, True)
+    assert state_of(store, run.id) is RunState.SUCCEEDED
+
+
+def test_a_repeated_part_of_a_batch_does_not_keep_the_rest_out(store: Store) -> None:
+    old, new = a_run(), a_run()
+    _enqueue(store, old)
+
+    answers = _enqueue(store, old, new)
+
+    assert [answer.run_id for answer in answers] == [old.id, new.id]
+    assert state_of(store, new.id) is RunState.READY
+
+
+def test_two_repetitions_at_once_do_not_double(postgresql_store: Store) -> None:
+    store = postgresql_store
+    run = a_run()
+    with Rival(store) as one, Rival(store) as two:
+        one.call(enqueue, [run], reach=reach)
+        answer = two.start(enqueue, [run], reach=reach)
+        two.wait_until_blocked()
+        one.commit()
+        assert [each.run_id for each in answer.result(10)] == [run.id]
+        two.commit()
+
+    assert len(rows(store, "select * from {s}live")) == 1
+
+
+def _rolled_back(store: Store, run: NewRun) -> RunId:
+    with Rival(store) as producer:
+        (answer,) = producer.call(enqueue, [run], reach=reach)
+        producer.rollback()
+        if store.kind == "sqlite":
+            producer.commit_and_rest()
+    return answer.run_id
+
+
+def test_a_rolled_back_enqueue_leaves_nothing(store: Store) -> None:
+    _rolled_back(store, a_run(key="k", session="s"))
+
+    for sql in ("select * from {s}runs", "select * from {s}live", "select * from {s}keys"):
+        assert rows(store, sql) == []

@@ -109,7 +109,7 @@ def test_a_setting_on_the_command_line_stands_above_the_apps_own(
     )
 
     assert cli("--app", "fixed:app", "runs", "list").code == 7
-    assert cli.ok("--app", "fixed:app", "migrate", "--database-url", empty_sqlite_url)
+    cli.ok("--app", "fixed:app", "migrate", "--database-url", empty_sqlite_url)
 
 
 def test_the_app_is_named_by_the_environment_too(

@@ -207,7 +207,8 @@ class _Story:
         self._fleet.stop(working)
         self._stage.say("demo", "the fleet has stopped; store, counters and ledger are compared")
         if self._lane == "sqs":
-            stale = sum(_counted(each, "messages[stale]") for each in working)
+            workers = [each for each in working if each.name.startswith("worker")]
+            stale = sum(_counted(each, "messages[stale]") for each in workers)
         else:
             # Nothing carries them, so nobody counts them: the ledger shows that nothing came of it.
             stale = stale_sent
@@ -259,7 +260,7 @@ def _environment(lane: str) -> Mapping[str, str]:
 
 
 def _counted(member: Member, name: str) -> int:
-    """Return a count from what a worker prints at its end."""
+    """Return a count from what a worker prints at its end; 0 where it printed nothing."""
     try:
         last = member.output().splitlines()[-1]
         return int(json.loads(last)["counters"].get(name, 0))

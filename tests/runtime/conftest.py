@@ -26,6 +26,16 @@ def live_rig(real_clock_store: Store) -> Iterator[Rig]:
     rig.close()
 
 
+@pytest.fixture
+def postgresql_rig(postgresql_url: str) -> Iterator[Rig]:
+    """As `live_rig`, on PostgreSQL alone: for locks of rows."""
+    store = Store.open(postgresql_url)
+    rig = Rig(store)
+    yield rig
+    rig.close()
+    store.close()
+
+
 @pytest.fixture(params=["plain", "async"])
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of handler: plain, then async."""

@@ -66,7 +66,7 @@ class Lost:
             self.times -= 1
             self.happened.set()
             raise StoreUnavailableError("the answer was lost")
-        return answered
+        return answer
 
 
 class Away:

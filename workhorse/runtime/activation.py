@@ -158,6 +158,11 @@ class Activation:
                 self._done.set()
             return first and self._returned
 
+    def let_go(self) -> None:
+        """Let nobody wait any more: the worker has ended, and the store has not answered."""
+        if self._done is not None:
+            self._done.set()
+
     def waited_for(self) -> threading.Event:
         """Return an event that is set once the run is settled; to be asked for before it starts."""
         self._done = threading.Event()

@@ -166,6 +166,8 @@ class Engine:
         for loop in self._loops:
             done = loop.join(max(0.1, _left(deadline))) and done
         self._heartbeat_store.close()
+        for activation in self.held():
+            activation.let_go()
         return done
 
     def loops(self) -> list[Loop]:

@@ -403,7 +403,8 @@ class Worker:
         `stop`. The handler sees the caller's context variables.
 
         Returns:
-            The state that was written; None when the lease was gone and nothing was.
+            The state that was written; None when nothing was: the lease was gone, or the worker
+            was stopped before the store answered.
 
         Raises:
             LeaseRequiredError: The run carries no lease; it was not touched.

@@ -130,22 +130,24 @@ class Writer:
 
     def _write(self, batch: Sequence[Activation]) -> None:
         backoff = Backoff(50, 5_000)
-        while not self._abandoned.is_set():
+        failure: Exception | None = None
+        while failure is None and not self._abandoned.is_set():
             try:
                 entries = [self._entry(activation) for activation in batch]
                 settled, mine = self._calls.try_once(_settle, entries, reach=self._reach)
             except StoreUnavailableError as error:
                 if lock_not_got(error):
-                    self._split(batch, error)
-                    return
-                self._pace.pause(self._abandoned, backoff.next_ms())
+                    failure = error
+                else:
+                    self._pace.pause(self._abandoned, backoff.next_ms())
             except Exception as error:  # noqa: BLE001 - it is named, and the offer is repeated
-                self._split(batch, error)
-                return
+                failure = error
             else:
                 self._published(settled)
                 self._settled([(each, _written(each, settled, mine)) for each in batch])
                 return
+        if failure is not None:
+            self._split(batch, failure)
 
     def _split(self, batch: Sequence[Activation], error: Exception) -> None:
         """Find the guilty one: halve the batch until it stands alone; the others go through."""

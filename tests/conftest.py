@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import hypothesis
 import pytest
 
 from tests.support.databases import Databases, UnfitDatabaseError, check_fit
+from tests.support.folders import quick_root
+from tests.support.guardian import guardian
 from tests.support.installations import CHOICE, NoServerError, choose
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
@@ -121,9 +124,19 @@ def migrated_postgresql(postgres: Databases) -> str:
 
 
 @pytest.fixture(scope="session")
-def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quick_folder() -> Iterator[Path]:
+    """A folder in memory, where there is enough; it goes with the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="wh-tests-", dir=quick_root()))
+    guardian().watch_folder(folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+    guardian().release_folder(folder)
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(quick_folder: Path) -> Path:
     """A file to copy: migrated once, and empty."""
-    path = tmp_path_factory.mktemp("template") / "workhorse.sqlite3"
+    path = quick_folder / "template.sqlite3"
     _migrate(f"sqlite:///{path}")
     return path
 
@@ -159,11 +172,12 @@ def postgresql_url(postgres: Databases, migrated_postgresql: str) -> Iterator[st
 
 
 @pytest.fixture
-def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+def sqlite_url(migrated_sqlite: Path) -> Iterator[str]:
     """A migrated, empty SQLite database of this test's own."""
-    path = tmp_path / "workhorse.sqlite3"
-    shutil.copyfile(migrated_sqlite, path)
-    return f"sqlite:///{path}"
+    folder = Path(tempfile.mkdtemp(dir=migrated_sqlite.parent))
+    shutil.copyfile(migrated_sqlite, folder / "workhorse.sqlite3")
+    yield f"sqlite:///{folder / 'workhorse.sqlite3'}"
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

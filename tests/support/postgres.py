@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.databases import Databases
+from tests.support.folders import disk_root, quick_root
 from tests.support.guardian import guardian
 from tests.support.installations import Installation, choose
 
@@ -37,7 +38,6 @@ _COMMON = {
     "log_line_prefix": "%m [%p] ",
 }
 _READY_WITHIN_S = 60.0
-_SOCKET_ROOM = 80  # of the 107 bytes that a socket's path may have
 
 
 class PostgresServer:
@@ -65,7 +65,8 @@ class PostgresServer:
         self.port = _free_port() if tcp else 5432
         self._tcp = tcp
         self._user = _unprivileged_user()
-        self.folder = Path(tempfile.mkdtemp(prefix="wh-pg-", dir=_short_folder()))
+        root = disk_root() if durable else quick_root()
+        self.folder = Path(tempfile.mkdtemp(prefix="wh-pg-", dir=root))
         guardian().watch_folder(self.folder)
         atexit.register(self.close)
         try:
@@ -257,13 +258,6 @@ def _unprivileged_user() -> dict[str, Any]:
             entry = pwd.getpwnam(name)
             return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
     return {"user": 65534, "group": 65534, "extra_groups": []}
-
-
-def _short_folder() -> str:
-    folder = tempfile.gettempdir()
-    # Root's own temporary folder may be closed to the user that the server runs as.
-    fits = os.geteuid() != 0 and len(os.fsencode(folder)) <= _SOCKET_ROOM
-    return folder if fits else "/tmp"
 
 
 def _free_port() -> int:

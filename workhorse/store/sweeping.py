@@ -22,6 +22,7 @@ from sqlalchemy import (
     literal_column,
     not_,
     null,
+    or_,
     select,
     text,
     true,
@@ -44,6 +45,7 @@ from workhorse.store.settling import Entry, settle
 
 PAGE: Final = 100
 _FARTHEST_MS: Final = 900_000  # the longest delay that a broker takes
+_LONGEST_LEASE_MS: Final = 3_600_000  # the longest that a setting allows
 
 DEADLINE_PASSED: Final = Failure("DeadlinePassed", "the time of the whole run ran out")
 
@@ -78,7 +80,12 @@ def finish_cancelled(tx: Tx, *, reach: Reach, draw: random.Random) -> Swept:
 def _recover(
     tx: Tx, which: str, reach: Reach, draw: random.Random, ids: Sequence[RunId] | None
 ) -> Swept:
-    rows = tx.fetch(_expired, which, ids is not None, **_named(ids))
+    rows = tx.fetch(_expired, which, ids is not None, **_named(ids), longest_ms=_LONGEST_LEASE_MS)
+    astray = [str(row.id) for row in rows if row.astray]
+    if astray:
+        # Written by a clock that was ahead. Whether their workers live cannot be told yet: those
+        # renew them, and the others run out within an hour instead of when that time comes.
+        tx.write(_pull_in, ids=json.dumps(astray), longest_ms=_LONGEST_LEASE_MS)
     entries = [
         Entry(
             Lease(RunId(str(row.id)), row.fence, row.token),
@@ -92,6 +99,7 @@ def _recover(
             queue=row.queue,
         )
         for row in rows
+        if not row.astray
     ]
     # The same write as a worker's own, under the very lease that was seen to be expired.
     settled = settle(tx, entries, reach=reach, signed=False)
@@ -150,17 +158,21 @@ def _only(d: Dialect, named: bool) -> ColumnElement[bool]:
     return d.one_of(live.c.id, "ids") if named else true()
 
 
+def _too_far(d: Dialect) -> ColumnElement[Any]:
+    return d.after(d.now, bindparam("longest_ms", type_=BigInteger))
+
+
 def _expired(d: Dialect, which: str, named: bool) -> Executable:
     page: Select[Any] = (
         select(
             live.c.id, live.c.fence, live.c.token, live.c.attempt, live.c.hand_backs,
-            live.c.queue, runs.c.retry,
+            live.c.queue, runs.c.retry, (live.c.lease_expires_at > _too_far(d)).label("astray"),
         )
         .join(runs, runs.c.id == live.c.id)
         .where(
             live.c.state == literal_column("'running'"),
             # The lock reads the newest row, so a lease that was renewed meanwhile is not expired.
-            live.c.lease_expires_at <= d.now,
+            or_(live.c.lease_expires_at <= d.now, live.c.lease_expires_at > _too_far(d)),
             d.settled_down(),
             _only(d, named),
         )
@@ -168,6 +180,15 @@ def _expired(d: Dialect, which: str, named: bool) -> Executable:
         .with_for_update(of=live, skip_locked=True)
     )  # fmt: skip
     return page.where(live.c.cancel_asked_at.is_not(null())) if which == "cancelled" else page
+
+
+def _pull_in(d: Dialect) -> Executable:
+    longest = bindparam("longest_ms", type_=BigInteger)
+    return (
+        update(live)
+        .where(d.one_of(live.c.id, "ids"), live.c.token.is_not(null()))
+        .values(lease_expires_at=d.after(d.clock, longest))
+    )
 
 
 def _promote(d: Dialect, named: bool) -> Executable:

@@ -81,6 +81,11 @@ class PostgresServer:
         self.databases = Databases(self.url())
 
     @property
+    def version(self) -> str:
+        """The server's version, e.g. `15.18`."""
+        return self.installation.version
+
+    @property
     def data(self) -> Path:
         """The data folder."""
         return self.folder / "data"

@@ -152,7 +152,7 @@ class Monitor:
             if blocking is not None
             else "something"
         )
-        where = "".join(traceback.format_stack(frame, limit=-8)) if frame is not None else ""
+        where = "".join(traceback.format_stack(frame)[-8:]) if frame is not None else ""
         return (
             _BLOCKED,
             named,

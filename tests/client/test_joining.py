@@ -25,8 +25,8 @@ from workhorse.errors import (
     RunNotFoundError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store import callers
 from workhorse.store.database import Store
+from workhorse.store.pending import _pending
 from workhorse.telemetry import Metric
 
 
@@ -391,7 +391,7 @@ def test_nothing_stays_behind_when_a_connection_goes(
     for end in ends:
         with engine.connect() as connection:
             double.enqueue(1, connection=connection)
-            pending.append(weakref.ref(callers._pending[connection]))
+            pending.append(weakref.ref(_pending[connection]))
             end(connection)
             assert pending[-1]() is not None
     del connection

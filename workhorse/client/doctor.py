@@ -15,7 +15,7 @@ from workhorse.errors import (
     WorkhorseError,
 )
 from workhorse.handlers.registry import TaskRegistry
-from workhorse.ports import Lane
+from workhorse.ports import NOTE, Lane
 from workhorse.store import viewing
 from workhorse.store.database import Store
 from workhorse.store.migrating import check_schema
@@ -173,13 +173,14 @@ class Doctor:
             except Exception as error:  # noqa: BLE001 - whatever a broker's client raises
                 problems = [f"the lane could not look at it ({type(error).__name__})"]
             for problem in problems:
+                said = problem.removeprefix(NOTE)
+                about = said if said.startswith(f"queue {name}") else f"queue {name}: {said}"
+                if said != problem:
+                    yield Finding("queue", Severity.OK, about)
+                    continue
                 trouble = True
-                yield Finding(
-                    "queue",
-                    Severity.WARNING,
-                    f"queue {name}: {problem}",
-                    "runs are found by scans meanwhile, later than by wakeups",
-                )
+                advice = "runs are found by scans meanwhile, later than by wakeups"
+                yield Finding("queue", Severity.WARNING, about, advice)
         if not trouble:
             yield Finding("lane", Severity.OK, f"{len(names)} queues are as they should be")
 

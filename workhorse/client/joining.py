@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workhorse.client.background import Background
@@ -18,9 +19,9 @@ from workhorse.client.publishing import Publisher, hints_of
 from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.ports import Lane
-from workhorse.store import callers
-from workhorse.store.callers import Place
+from workhorse.store import callers, pending
 from workhorse.store.database import Store
+from workhorse.store.pending import Place
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -69,18 +70,16 @@ class Joiner:
 
     def flush(self) -> None:
         """Send what is due, and wait for the sends under way."""
-        callers.flush(self._due)
+        pending.flush(self._due)
         self.send_late()
         self._background.settle()
 
     def send_late(self) -> None:
         """Send what a connection left behind that was never given back to its pool."""
-        late = []
-        while self._late:
-            try:
+        late: list[Hint] = []
+        with suppress(IndexError):  # until it is empty; another thread may be at it too
+            while True:
                 late.append(self._late.popleft())
-            except IndexError:  # another thread took the last one
-                break
         self._publisher.publish(late)
 
     def _open(self) -> None:
@@ -103,7 +102,7 @@ class Joiner:
                 done = insert_runs(tx, runs, reach)
         else:
             done = insert_runs(tx, runs, reach)
-        callers.hold(connection, hints_of(runs, done, reach=reach, stride=stride), self._due)
+        pending.hold(connection, hints_of(runs, done, reach=reach, stride=stride), self._due)
         return done
 
     def _due(self, hints: Sequence[Hint], place: Place) -> None:

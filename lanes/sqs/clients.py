@@ -36,6 +36,8 @@ class Timing:
     long_poll_s: int = 20
     long_connect_s: float = 3.0
     long_read_s: float = 25.0
+    grace_s: float = 5.0
+    """How much longer than asked for a receive may take before it is given up."""
     close_s: float = 2.0
     """The most that closing waits for what is under way."""
     look_s: float = 10.0

@@ -6,7 +6,6 @@ import importlib.util
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
@@ -35,9 +34,8 @@ class _Backend:
     short: Runner
     long: Runner
 
-    def close(self, timeout_s: float) -> None:
-        wait([self.short.submit(self.calls.close)], timeout=timeout_s)
-        self.short.close()
+    def close(self) -> None:
+        self.short.close(self.calls.close)
         self.long.close()
 
 
@@ -163,7 +161,7 @@ class SqsLane:
         for settler in settlers:
             settler.flush(deadline - time.monotonic())
         for backend in self._backends:
-            backend.close(self._timing.close_s)
+            backend.close()
 
     def _sender_over(self, backend: _Backend) -> Sender:
         return Sender(backend.calls, backend.short, self._addresses, self._timing)

@@ -20,7 +20,6 @@ from workhorse.telemetry import get_logger
 
 MOST_AHEAD: Final = 8
 """The most receives beside the first, while messages keep coming."""
-_GRACE_S: Final = 5.0
 _LEAST_WAIT_S: Final = 1.0
 
 _log = get_logger("lanes.sqs")
@@ -105,7 +104,7 @@ class SqsReceiver:
     def _finish(self, future: Future[list[Message]], wait_s: int) -> list[Message]:
         """Wait for a receive, the closing, or the time that it may take."""
         timing = self._timing
-        patience_s = min(wait_s + _GRACE_S, timing.long_read_s) + timing.long_connect_s
+        patience_s = min(wait_s + timing.grace_s, timing.long_read_s) + timing.long_connect_s
         self._wait(future, patience_s)
         if future.done() and not self._closed.done():
             return future.result()

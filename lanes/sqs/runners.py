@@ -13,8 +13,8 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from typing import Any, ParamSpec, Protocol, TypeVar
+from concurrent.futures import CancelledError, Future, wait
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from lanes.sqs.faults import LaneClosedError
 
@@ -22,6 +22,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 Job = Callable[P, Coroutine[Any, Any, T]]
+LastJob = Callable[[], Coroutine[Any, Any, None]]
+
+_END_S: Final = 5.0
 
 
 class Runner(Protocol):
@@ -31,8 +34,8 @@ class Runner(Protocol):
         """Start a job; after `close` the future holds a `LaneClosedError`."""
         ...
 
-    def close(self) -> None:
-        """Take no more jobs, and drop what has not begun."""
+    def close(self, last: LastJob | None = None) -> None:
+        """Take no more jobs, drop what has not begun, and do a last one."""
         ...
 
 
@@ -68,8 +71,8 @@ class ThreadRunner:
             self._changed.notify()
         return future
 
-    def close(self) -> None:
-        """Let the threads end when they are done with what they do."""
+    def close(self, last: LastJob | None = None) -> None:
+        """Let the threads end when they are done with what they do; do the last job here."""
         with self._changed:
             self._closed = True
             dropped = [future for future, _ in self._waiting]
@@ -77,6 +80,8 @@ class ThreadRunner:
             self._changed.notify_all()
         for future in dropped:
             future.cancel()
+        if last is not None:
+            run_blocking(last())
 
     def _work(self) -> None:
         while True:
@@ -122,15 +127,17 @@ class LoopRunner:
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(job(*args, **kwargs), self._loop)
 
-    def close(self) -> None:
-        """Cancel what is under way and end the loop."""
+    def close(self, last: LastJob | None = None) -> None:
+        """Do the last job, which is over soon, cancel what is under way and end the loop."""
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
+            if last is not None:
+                wait([asyncio.run_coroutine_threadsafe(last(), loop)], timeout=_END_S)
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout=5)
+            thread.join(timeout=_END_S)
 
 
 def _fulfil(future: Future[Any], job: Callable[[], Coroutine[Any, Any, Any]]) -> None:

@@ -75,4 +75,4 @@ def client(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def lane(open_lane: OpenLane, client: str) -> SqsLane:
     """A lane over either client, with shortened time-outs."""
-    return open_lane(client, timing=Timing(long_read_s=6.0, long_connect_s=1.0))
+    return open_lane(client, timing=Timing(grace_s=1.0, long_connect_s=1.0, close_s=0.5))

@@ -80,19 +80,16 @@ def messages(count: int) -> list[Message]:
 # -- what a receive asks for ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wait_ms", "seconds"),
-    [(-1, 0), (0, 0), (1, 1), (999, 1), (1_400, 1), (2_500, 2), (20_000, 20), (10**9, 20)],
-)
 @pytest.mark.usefixtures("queue")
-def test_a_wait_is_in_whole_seconds_and_at_least_one(
-    lane: SqsLane, proxy: SqsProxy, wait_ms: int, seconds: int
-) -> None:
+def test_a_wait_is_in_whole_seconds_and_at_least_one(lane: SqsLane, proxy: SqsProxy) -> None:
     proxy.fault = full
-    assert len(lane.receiver("q").receive(3, wait_ms)) == 3
-    (call,) = proxy.made("ReceiveMessage")
-    assert call.parameters["WaitTimeSeconds"] == seconds
-    assert call.parameters["MaxNumberOfMessages"] == 3
+    receiver = lane.receiver("q")
+    asked = {-1: 0, 0: 0, 1: 1, 999: 1, 1_400: 1, 2_500: 2, 20_000: 20, 10**9: 20}
+    for wait_ms in asked:
+        assert len(receiver.receive(3, wait_ms)) == 3
+    calls = [call.parameters for call in proxy.made("ReceiveMessage")]
+    assert [call["WaitTimeSeconds"] for call in calls] == list(asked.values())
+    assert {call["MaxNumberOfMessages"] for call in calls} == {3}
 
 
 @pytest.mark.usefixtures("queue")
@@ -390,6 +387,7 @@ def test_ten_fates_share_a_call(lane: SqsLane, receiver: Receiver, proxy: SqsPro
     proxy.always(Answer(200, {"Successful": [], "Failed": []}), *SETTLES)
     settle(receiver, messages(25), DELETE)
     settle(receiver, messages(3), ShowAgain(0))
+    eventually(lambda: len(proxy.made(*SETTLES)) == 4)
     lane.close()
     assert [len(call.entries) for call in proxy.made("ChangeMessageVisibilityBatch")] == [3]
     deletes = sorted(len(call.entries) for call in proxy.made("DeleteMessageBatch"))
@@ -417,18 +415,13 @@ def test_fates_of_several_settlements_share_a_call_under_load(
     assert proxy.most_at_once["DeleteMessageBatch"] == 2
 
 
-@pytest.mark.parametrize(
-    ("after_ms", "seconds"),
-    [(-1, 0), (0, 0), (1, 1), (1_000, 1), (1_001, 2), (43_200_000, 43_200), (10**12, 43_200)],
-)
-def test_a_time_is_rounded_up_to_seconds_and_bounded(
-    lane: SqsLane, receiver: Receiver, proxy: SqsProxy, after_ms: int, seconds: int
-) -> None:
+def test_a_time_is_rounded_up_to_seconds_and_bounded(receiver: Receiver, proxy: SqsProxy) -> None:
     proxy.always(Answer(200, {"Successful": [], "Failed": []}), *SETTLES)
-    settle(receiver, messages(1), ShowAgain(after_ms))
-    lane.close()
-    (call,) = proxy.made("ChangeMessageVisibilityBatch")
-    assert call.entries[0]["VisibilityTimeout"] == seconds
+    hidden = {-1: 0, 0: 0, 1: 1, 1_000: 1, 1_001: 2, 43_200_000: 43_200, 10**12: 43_200}
+    times = zip(messages(len(hidden)), hidden, strict=True)
+    receiver.settle([(message, ShowAgain(after_ms)) for message, after_ms in times])
+    (call,) = eventually(lambda: proxy.made("ChangeMessageVisibilityBatch"))
+    assert [entry["VisibilityTimeout"] for entry in call.entries] == list(hidden.values())
 
 
 def some_fail(*failing: str) -> Callable[[Call], Answer | None]:
@@ -480,7 +473,7 @@ def test_a_call_that_fails_is_counted_and_does_not_raise(
 
 
 def test_settling_waits_for_nobody(receiver: Receiver, proxy: SqsProxy, lane: SqsLane) -> None:
-    """Deletes are off the critical path, and closing waits for them 2 s and no longer."""
+    """Deletes are off the critical path, and closing waits for them a bounded time."""
     proxy.always(SWALLOW, *SETTLES)
     began = time.monotonic()
     for _ in range(10):
@@ -488,7 +481,7 @@ def test_settling_waits_for_nobody(receiver: Receiver, proxy: SqsProxy, lane: Sq
     assert time.monotonic() - began < 3
     began = time.monotonic()
     lane.close()
-    assert 1.9 < time.monotonic() - began < 8
+    assert 0.5 <= time.monotonic() - began < 4
 
 
 def test_what_waits_to_be_settled_is_bounded(

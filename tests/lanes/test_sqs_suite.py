@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from tests.lanes.conftest import OpenLane
-from tests.support.sqs import SqsEndpoint
+from lanes.sqs import SqsLane
+from tests.support.sqs import REGION, SqsEndpoint
 from tests.support.sqs_proxy import HANG_UP, SqsProxy
 from workhorse.domain.sightings import DELETE, ShowAgain
-from workhorse.ports import Lane, Outgoing, Receiver
+from workhorse.ports import Lane, LaneContext, Outgoing, Receiver
+from workhorse.settings import load_settings
+from workhorse.telemetry import Counters
 from workhorse.testing import LaneSuite
 
 SHORT = {"SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"}
+
+
+@pytest.fixture(scope="class")
+def proxy(endpoint: SqsEndpoint) -> Iterator[SqsProxy]:
+    with SqsProxy(endpoint.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="class")
+def kept(proxy: SqsProxy) -> Iterator[list[SqsLane]]:
+    """The lane of the tests before, since making the clients costs more than most tests."""
+    lanes: list[SqsLane] = []
+    yield lanes
+    for lane in lanes:
+        lane.close()
 
 
 class SqsSuite(LaneSuite):
@@ -23,12 +41,22 @@ class SqsSuite(LaneSuite):
     fifo = False
 
     @pytest.fixture(autouse=True)
-    def _kept(self, endpoint: SqsEndpoint, proxy: SqsProxy, prefix: str) -> None:
-        self.endpoint, self.proxy, self.prefix = endpoint, proxy, prefix
+    def _parts(self, endpoint: SqsEndpoint, proxy: SqsProxy) -> None:
+        self.endpoint, self.proxy, self.prefix = endpoint, proxy, "suite-"
+        proxy.forget()
 
     @pytest.fixture
-    def lane(self, open_lane: OpenLane) -> Lane:  # type: ignore[override]
-        return open_lane(self.client, sqs_fifo=self.fifo)
+    def lane(self, kept: list[SqsLane]) -> Lane:  # type: ignore[override]
+        if not kept or kept[-1]._closed:
+            settings = load_settings(
+                aws_endpoint_url=self.proxy.url,
+                aws_region=REGION,
+                sqs_queue_prefix=self.prefix,
+                sqs_client=self.client,
+                sqs_fifo=self.fifo,
+            )
+            kept.append(SqsLane.open(LaneContext(settings, Counters())))
+        return kept[-1]
 
     def name_of(self, queue: str) -> str:
         return f"{self.prefix}{queue}" + (".fifo" if self.fifo else "")
@@ -38,13 +66,15 @@ class SqsSuite(LaneSuite):
         # A visibility below 30 s is something that a check complains of.
         checked = "healthy" in request.node.name
         seconds = 30 if checked else self.visibility_ms // 1000
-        endpoint.create_queue(self.name_of("one"), visibility_s=seconds)
-        return "one"
+        queue = uuid.uuid4().hex
+        endpoint.create_queue(self.name_of(queue), visibility_s=seconds)
+        return queue
 
     @pytest.fixture
     def other_queue(self, endpoint: SqsEndpoint) -> str:
-        endpoint.create_queue(self.name_of("two"), visibility_s=self.visibility_ms // 1000)
-        return "two"
+        queue = uuid.uuid4().hex
+        endpoint.create_queue(self.name_of(queue), visibility_s=self.visibility_ms // 1000)
+        return queue
 
     def put_body(self, lane: Lane, queue: str, body: str) -> None:
         self.endpoint.queue(self.name_of(queue)).put(body)

@@ -239,7 +239,7 @@ class LaneSuite:
 
         receiver.settle([(message, DELETE)])
 
-        assert self.quiet(lane, receiver, self.visibility_ms + 1_500) == []
+        assert self.quiet(lane, receiver, self.visibility_ms + 900) == []
 
     @pytest.mark.usefixtures("carrying")
     def test_a_message_that_is_not_settled_comes_back(

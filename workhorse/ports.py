@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from workhorse.domain.ids import RunId
 from workhorse.domain.sightings import Fate
@@ -24,6 +24,10 @@ from workhorse.domain.sightings import Fate
 if TYPE_CHECKING:
     from workhorse.settings import Settings
     from workhorse.telemetry import Counters
+
+
+NOTE: Final = "Note: "
+"""What stands before a sentence of `Lane.check` that tells of no trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,10 @@ class Lane(Protocol):
         ...
 
     def check(self, queue: str) -> Sequence[str]:
-        """Return what is wrong with a queue, a plain sentence each; empty when nothing is."""
+        """Return what is wrong with a queue, a plain sentence each; empty when nothing is.
+
+        What is only worth knowing, and nothing that has to be done, begins with `Note: `.
+        """
         ...
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.eventually import eventually
 from tests.support.processes import Processes, RunningProcess
+from workhorse.cli.demo import shop, story
 
 LAST = re.compile(
     r"demo: (\d+) runs, (\d+) succeeded, (\d+) recovered, (\d+) retried, "
@@ -140,3 +141,12 @@ def test_a_worker_that_cannot_start_is_told_and_ends_the_demo(
     assert demo.wait(within=60) != 0
     assert "no driver" in demo.output()
     assert left_behind(temporary) == []
+
+
+def test_the_story_knows_the_shop() -> None:
+    with shop.app:
+        tasks = list(shop.app.registry)
+
+    assert tuple(task.name for task in tasks) == story.TASKS
+    assert {task.queue for task in tasks} == set(story.QUEUES)
+    assert {task.is_async for task in tasks} == {True, False}

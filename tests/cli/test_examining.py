@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import CommandLine
+from lanes.polling import PollingLane
+from tests.cli.conftest import CommandLine, Told
 from workhorse.client.admin import Admin, Rehinted
 
 
@@ -78,6 +79,32 @@ def test_a_missing_schema_or_store_is_a_finding_not_an_error(
     assert {"store"} == {
         each["code"] for each in nowhere.json["findings"] if each["severity"] == "error"
     }
+
+
+def test_what_is_only_worth_knowing_is_no_bad_news(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("maintain", "--once")
+    said = ["Note: queue default has no dead-letter queue; none is needed"]
+    monkeypatch.setattr(PollingLane, "check", lambda _self, _queue: said)
+    note = cli("doctor", "--json")
+    said += ["queue default: its visibility time-out is 1 s", "it is odd"]
+    trouble = cli("doctor", "--json")
+
+    def queues(told: Told) -> list[tuple[str, str]]:
+        findings = told.json["findings"]
+        return [(f["severity"], f["message"]) for f in findings if f["code"] == "queue"]
+
+    first = ("ok", "queue default has no dead-letter queue; none is needed")
+    assert (note.code, queues(note)) == (0, [first])
+    assert (trouble.code, queues(trouble)) == (
+        1,
+        [
+            first,
+            ("warning", "queue default: its visibility time-out is 1 s"),
+            ("warning", "queue default: it is odd"),
+        ],
+    )
 
 
 def test_rehint_tells_the_ready_runs_and_the_wakeups(cli_on_both: CommandLine) -> None:

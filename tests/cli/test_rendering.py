@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workhorse.cli.rendering import Block, Fields, Renderer, Table, plain, shown, visible
+from workhorse.cli.rendering import Block, Fields, Renderer, Table
+from workhorse.cli.texts import plain, shown, visible
 from workhorse.domain.runs import RunState
 
 AT = datetime(2026, 1, 31, 9, 0, 0, 5, tzinfo=timezone(timedelta(hours=1)))

@@ -22,6 +22,6 @@ def demo(
     ] = "sqs",
 ) -> int:
     """Watch a small fleet at work on parts of its own: kills, retries, stale messages."""
-    from workhorse.cli.demo.story import run_demo
+    from workhorse.cli.demo.running import run_demo
 
     return run_demo(invocation.renderer, lane)

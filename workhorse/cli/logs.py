@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from workhorse.cli.rendering import visible
+from workhorse.cli.texts import visible
 from workhorse.telemetry import LOGGER
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from workhorse.cli import exits
 from workhorse.cli.inputs import parse_duration, parse_instant, read_lines, read_text
 from workhorse.cli.invocation import Invocation
 from workhorse.cli.options import command
-from workhorse.cli.rendering import Block, Fields, View, plain
+from workhorse.cli.rendering import Block, Fields, View
 from workhorse.errors import (
     ConfigurationError,
     ResultTimeoutError,
@@ -200,7 +200,7 @@ def _wait(invocation: Invocation, run: RunHandle[Any], limit: Any) -> int:
             "reason": view.reason,
             "error_type": view.error_type,
             "error_message": view.error_message,
-            "result": plain(result),
+            "result": result,
         },
         *told,
     )

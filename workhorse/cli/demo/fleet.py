@@ -29,6 +29,10 @@ class StoppedError(Exception):
         self.exit_code = 128 + number
 
 
+class DemoFailedError(Exception):
+    """Something did not happen as it should; the message says what."""
+
+
 class Member:
     """A started process; its output is kept in the demo's folder."""
 

@@ -1,6 +1,6 @@
 """The demo's producer: a process that takes orders in, one by one.
 
-Usage: python -m workhorse.cli.demo.producer COUNT PAUSE_MS
+Usage: python -m workhorse.cli.demo.producer FIRST COUNT PAUSE_MS
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from workhorse.cli.demo.shop import Order, app, charge
 _ITEMS = ("horseshoe", "saddle", "bridle", "oats", "brush")
 
 
-def take_orders(count: int, pause_s: float) -> None:
+def take_orders(first: int, count: int, pause_s: float) -> None:
     """Enqueue the first task of each order."""
     with app:
-        for number in range(1, count + 1):
+        for number in range(first, first + count):
             order = Order(number, _ITEMS[number % len(_ITEMS)], 100 * number)
             charge.enqueue(order, key=f"order-{number}", tags=[f"order:{number}"])
             time.sleep(pause_s)
 
 
 if __name__ == "__main__":
-    take_orders(int(sys.argv[1]), int(sys.argv[2]) / 1000)
+    take_orders(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) / 1000)

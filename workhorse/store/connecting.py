@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sqlite3
@@ -20,6 +21,11 @@ from workhorse.errors import ConfigurationError
 # How long a statement may wait for a row's lock, and how long a session may hold locks without
 # saying anything: a worker that was frozen in a transaction must not block its successor.
 _SESSION: Final = "-c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
+BOUNDS: Final = (
+    "select set_config('lock_timeout', '2s', true),"
+    " set_config('idle_in_transaction_session_timeout', '10s', true)"
+)
+"""The same for one transaction: a pooler hands out sessions that know nothing of it."""
 _POOL_WAIT_S: Final = 10
 _BUSY_MS: Final = 10_000
 READS: Final = "workhorse_reads"
@@ -151,7 +157,8 @@ def _open_sqlite(url: URL, connections: int) -> Engine:
 def abort_connection(raw: Any) -> None:
     """Break a driver's connection from another thread: the statement under way fails at once."""
     if isinstance(raw, sqlite3.Connection):
-        raw.interrupt()
+        with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed already
+            raw.interrupt()
         return
     try:
         # Closing it here would race with the thread that uses it; shutting the socket down wakes

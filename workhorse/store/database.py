@@ -6,10 +6,12 @@ commits, and tries again what passes by itself; users never see a deadlock or a 
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,7 +24,14 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from workhorse.errors import StoreUnavailableError
 from workhorse.store.callers import portable, takes_text_as_it_is
 from workhorse.store.clock import ManualClock
-from workhorse.store.connecting import READS, Target, abort_connection, open_engine, parse_url
+from workhorse.store.connecting import (
+    BOUNDS,
+    READS,
+    Target,
+    abort_connection,
+    open_engine,
+    parse_url,
+)
 from workhorse.store.dialect import CLOCK, Dialect, PostgresDialect, SqliteDialect
 from workhorse.store.statements import Builder, Statements
 
@@ -90,11 +99,15 @@ class Store:
         )
         self._statements = Statements(self.dialect, schema if target.kind == "postgresql" else None)
         self._options = {"connections": connections, "pooler": pooler}
+        self._draw = random.Random()  # noqa: S311 - jitter, not a secret
+        self._begin_without_connections()
+        _stores.add(self)
+
+    def _begin_without_connections(self) -> None:
         self._engine_lock = threading.Lock()
         self._engine: Engine | None = None
-        self._in_use: set[Any] = set()
+        self._in_use: dict[Any, Any] = {}
         self._in_use_lock = threading.Lock()
-        self._draw = random.Random()  # noqa: S311 - jitter, not a secret
 
     @classmethod
     def open(
@@ -231,8 +244,13 @@ class Store:
         with self.engine.connect().execution_options(**options) as conn, conn.begin():
             if self._options["pooler"] and self.kind == "postgresql":
                 # Without a session's state, the bounds must be said in each transaction.
-                conn.exec_driver_sql("set local lock_timeout = '2s'")
-            yield Tx(conn, self)
+                conn.exec_driver_sql(BOUNDS)
+            try:
+                yield Tx(conn, self)
+            except DBAPIError as error:
+                if error.orig is not None and self.dialect.leads_astray(error.orig):
+                    conn.invalidate()
+                raise
 
     def execute(
         self, conn: Connection, builder: Builder, form: tuple[Hashable, ...], params: dict[str, Any]
@@ -269,16 +287,17 @@ class Store:
 
     def _note_checkout(self, raw: Any, record: Any, proxy: Any) -> None:
         with self._in_use_lock:
-            self._in_use.add(raw)
+            self._in_use[record] = raw
 
     def _note_checkin(self, raw: Any, record: Any) -> None:
+        # By its record: a connection that was lost is no longer told.
         with self._in_use_lock:
-            self._in_use.discard(raw)
+            self._in_use.pop(record, None)
 
     def abort(self) -> None:
         """Break the connections in use, from another thread: their statements fail at once."""
         with self._in_use_lock:
-            in_use = list(self._in_use)
+            in_use = list(self._in_use.values())
         for raw in in_use:
             abort_connection(raw)
 
@@ -288,6 +307,21 @@ class Store:
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose()
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+_of_the_parent: list[Engine] = []
+
+
+def _leave_to_the_parent() -> None:
+    """After a fork: the connections are the parent's, and stay open there and untouched here."""
+    for store in list(_stores):
+        if store._engine is not None:
+            _of_the_parent.append(store._engine)
+        store._begin_without_connections()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _is_pool_timeout(error: SQLAlchemyError) -> bool:

@@ -114,6 +114,10 @@ class Dialect(ABC):
     def is_lost(self, error: BaseException) -> bool:
         """Say whether a driver's error means that the connection is gone, or never was."""
 
+    @abstractmethod
+    def leads_astray(self, error: BaseException) -> bool:
+        """Say whether a connection must not be used again: it leads to where nothing is written."""
+
 
 class PostgresDialect(Dialect):
     """PostgreSQL 15 and newer, through psycopg 3."""
@@ -187,10 +191,15 @@ class PostgresDialect(Dialect):
         return instant
 
     def is_transient(self, error: BaseException) -> bool:
-        # serialization failure, deadlock, lock not available, too many connections, starting up
-        return isinstance(error, psycopg.Error) and error.sqlstate in {
-            "40001", "40P01", "55P03", "53300", "57P03",
-        }  # fmt: skip
+        state = (isinstance(error, psycopg.Error) and error.sqlstate) or ""
+        # serialization failure, deadlock, lock not available, cancelled by an administrator or a
+        # time-out of his, starting up; 53: out of connections, memory or disk
+        passing = state in {"40001", "40P01", "55P03", "57014", "57P03"} or state[:2] == "53"
+        return passing or self.leads_astray(error)
+
+    def leads_astray(self, error: BaseException) -> bool:
+        # After a failover, pooled connections may lead to a server that has become a standby.
+        return isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
 
     def is_lost(self, error: BaseException) -> bool:
         if isinstance(error, (psycopg.InterfaceError, psycopg.OperationalError)):
@@ -265,10 +274,14 @@ class SqliteDialect(Dialect):
 
     def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.OperationalError) and any(
-            word in str(error) for word in ("locked", "busy")
+            word in str(error) for word in ("locked", "busy", "disk is full")
         )
 
+    def leads_astray(self, error: BaseException) -> bool:
+        return False
+
     def is_lost(self, error: BaseException) -> bool:
-        return isinstance(error, sqlite3.OperationalError) and (
-            "unable to open" in str(error) or "disk I/O" in str(error)
+        # "interrupted" is what `Store.abort` does to a statement.
+        return isinstance(error, sqlite3.OperationalError) and any(
+            words in str(error) for words in ("unable to open", "disk I/O", "interrupted")
         )

@@ -1,0 +1,180 @@
+"""Which URLs name a database, how it is described, and what each connection is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.store.acting import put, put_many, rows, take
+from workhorse.domain.ids import new_run_id
+from workhorse.errors import ConfigurationError
+from workhorse.store.connecting import parse_url
+from workhorse.store.database import Store, Tx
+
+
+@pytest.mark.parametrize(
+    ("url", "description"),
+    [
+        ("postgresql://u:secret@db.example.com/app", "PostgreSQL at db.example.com/app"),
+        ("postgresql+psycopg://u:secret@db:6432/app", "PostgreSQL at db:6432/app"),
+        ("postgres://u:secret@db/app?sslmode=require", "PostgreSQL at db/app"),
+        ("postgresql://u:secret@/app?host=/run/pg", "PostgreSQL at /run/pg/app"),
+        ("postgresql:///app", "PostgreSQL at local socket/app"),
+        ("postgresql://u:secret@db", "PostgreSQL at db/"),
+    ],
+)
+def test_a_postgresql_url_is_described_without_credentials(url: str, description: str) -> None:
+    target = parse_url(url)
+
+    assert (target.kind, target.description) == ("postgresql", description)
+    assert "secret" not in repr(target)
+    assert target.url.drivername == "postgresql+psycopg"
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite+pysqlite:///{}"])
+def test_an_sqlite_url_is_described_by_its_path(url: str, tmp_path: Path) -> None:
+    target = parse_url(url.format(tmp_path / "a.sqlite3"))
+
+    assert (target.kind, target.description) == ("sqlite", f"SQLite at {tmp_path / 'a.sqlite3'}")
+
+
+def test_a_relative_path_stays_what_it_was_when_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = parse_url("sqlite:///a.sqlite3")
+    monkeypatch.chdir("/")
+
+    assert target.url.database == os.fspath(tmp_path / "a.sqlite3")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("no url with secret", "is not a URL"),
+        ("postgresql://u:secret@db:port/app", "is not a URL"),
+        ("", "is not a URL"),
+        ("mysql://u:secret@db/app", "'mysql'; Workhorse runs on PostgreSQL and on SQLite"),
+        ("postgresql+asyncpg://u:secret@db/app", "the driver 'postgresql\\+asyncpg'"),
+        ("postgresql+psycopg2://u:secret@db/app", "the driver 'postgresql\\+psycopg2'"),
+        ("sqlite+aiosqlite:///secret", "the driver 'sqlite\\+aiosqlite'"),
+        ("sqlite://", "without a file of its own"),
+        ("sqlite:///:memory:", "without a file of its own"),
+        ("sqlite:///file:secret?mode=memory&uri=true", "without a file of its own"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_and_not_shown(url: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told) as refusal:
+        Store.open(url)
+
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_store_says_what_and_where_it_is(store: Store, database_url: str) -> None:
+    database = make_url(database_url).database
+    assert database is not None
+
+    assert store.kind in ("sqlite", "postgresql")
+    assert store.description.endswith(database)
+
+
+def test_nothing_is_connected_to_before_it_is_needed() -> None:
+    store = Store.open("postgresql://u:secret@nowhere.invalid/app")
+
+    assert store.description == "PostgreSQL at nowhere.invalid/app"
+    store.close()
+
+
+def test_what_a_session_is_told_on_postgresql(postgresql_store: Store) -> None:
+    """A worker that was frozen in a transaction must not block its successor."""
+
+    def look(tx: Tx) -> list[str]:
+        names = ("lock_timeout", "idle_in_transaction_session_timeout", "transaction_isolation")
+        return [tx.conn.exec_driver_sql(f"show {name}").scalar_one() for name in names]
+
+    assert postgresql_store.run(look) == ["2s", "10s", "read committed"]
+
+
+def test_options_of_the_url_stand(postgresql_url: str) -> None:
+    store = Store.open(f"{postgresql_url}&options=-c%20lock_timeout%3D77")
+
+    assert rows(store, "show lock_timeout") == [("77ms",)]
+    store.close()
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_the_isolation_is_said_in_each_transaction(postgresql_url: str, level: str) -> None:
+    first = Store.open(postgresql_url)
+    first.run(
+        lambda tx: tx.conn.exec_driver_sql(
+            f'alter database "{make_url(postgresql_url).database}"'
+            f" set default_transaction_isolation to '{level}'"
+        )
+    )
+    first.close()
+    store = Store.open(postgresql_url)
+
+    def look(tx: Tx) -> tuple[str, str]:
+        show = tx.conn.exec_driver_sql
+        return (
+            show("show default_transaction_isolation").scalar_one(),
+            show("show transaction_isolation").scalar_one(),
+        )
+
+    assert store.run(look) == (level, "read committed")
+    store.close()
+
+
+def test_what_a_connection_is_told_on_sqlite(sqlite_store: Store) -> None:
+    def look(tx: Tx) -> list[object]:
+        names = ("journal_mode", "synchronous", "busy_timeout")
+        return [tx.conn.exec_driver_sql(f"pragma {name}").scalar_one() for name in names]
+
+    assert sqlite_store.run(look) == ["wal", 2, 10_000]
+
+
+# -- a pooler in transaction mode ----------------------------------------------------------------
+
+
+def test_behind_a_pooler_no_state_of_a_session_is_used(postgresql_url: str) -> None:
+    """After each transaction everything is discarded, as if the next got another session."""
+    from sqlalchemy import event
+
+    store = Store.open(postgresql_url, pooler=True, connections=1)
+
+    @event.listens_for(store.engine, "checkin")
+    def discard(raw: object, record: object) -> None:
+        raw.autocommit = True  # type: ignore[attr-defined]
+        raw.execute("discard all")  # type: ignore[attr-defined]
+        raw.autocommit = False  # type: ignore[attr-defined]
+
+    prepared, bounds = [], []
+    for _ in range(20):  # named statements would be prepared at the sixth time
+        put_many(store, 2)
+        take(store, new_run_id(), scan=True, free=1)
+
+        def look(tx: Tx) -> None:
+            show = tx.conn.exec_driver_sql
+            prepared.append(show("select count(*) from pg_prepared_statements").scalar_one())
+            bounds.append(show("show lock_timeout").scalar_one())
+            bounds.append(show("show idle_in_transaction_session_timeout").scalar_one())
+
+        store.run(look)
+
+    assert set(prepared) == {0}
+    assert set(bounds) == {"2s", "10s"}
+    assert len(rows(store, "select * from {s}live where state = 'running'")) == 20
+    assert rows(store, "show lock_timeout") == [("0",)]
+    store.close()
+
+
+def test_without_a_pooler_hot_statements_are_prepared(postgresql_url: str) -> None:
+    store = Store.open(postgresql_url, connections=1)
+    for _ in range(8):
+        put(store)
+
+    assert rows(store, "select count(*) > 0 from pg_prepared_statements") == [(True,)]
+    store.close()

@@ -154,15 +154,26 @@ def test_a_connection_that_is_kept_is_flushed(
 
 
 def test_a_flush_between_the_commit_event_and_the_commit_sends_nothing(
-    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+    engine: Engine,
+    app: Workhorse,
+    double: Task[int, int],
+    lane: RecordingLane,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SQLAlchemy's event comes before COMMIT: the run cannot be seen yet."""
-    with engine.connect() as connection:
-        double.enqueue(1, connection=connection)
-        event.listen(connection, "commit", lambda _connection: app.flush())
-        connection.commit()
-        assert lane.calls == []
+    commit = engine.dialect.do_commit
+    sent: list[int] = []
 
+    def flush_and_commit(raw: Any) -> None:
+        app.flush()
+        sent.append(len(lane.calls))
+        commit(raw)
+
+    monkeypatch.setattr(engine.dialect, "do_commit", flush_and_commit)
+    with engine.begin() as connection:
+        double.enqueue(1, connection=connection)
+
+    assert sent == [0]
     assert [each.seen for each in lane.sent] == [True]
 
 
@@ -517,6 +528,21 @@ def test_a_conflict_leaves_the_callers_transaction_usable(
     assert again.created, "the key went with the bulk that took it"
     assert lane.ids == [kept.id, again.id]
     assert owner.view().payload == "1"
+
+
+def test_a_bulk_with_keys_is_rolled_back_with_its_transaction(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """The savepoint around it commits nothing, though it is the transaction's first statement."""
+    given = [double.prepare(1, key="a"), double.prepare(2, key="b")]
+    with engine.connect() as connection:
+        app.enqueue_many(given, connection=connection)
+        connection.rollback()
+    app.flush()
+
+    assert app.admin.list_runs() == []
+    assert lane.calls == []
+    assert double.enqueue(3, key="a").created
 
 
 def test_a_bulk_joins_a_transaction_whole(

@@ -135,8 +135,7 @@ class Pending:
     def send_if_over(self, only: Sink) -> None:
         """As `send`, but not between a commit event and its COMMIT."""
         connection = self._connection()
-        # A transaction whose COMMIT failed is no longer active, and still there.
-        if connection is None or connection.get_transaction() is None:
+        if connection is None or not connection.in_transaction():
             self.send(only)
 
     def _place(self) -> Place:

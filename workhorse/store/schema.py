@@ -47,16 +47,6 @@ Number: Final[TypeEngine[int]] = BigInteger().with_variant(Integer(), "sqlite")
 
 metadata: Final = MetaData()
 
-# The live tables are updated far more often than they grow: room for updates on the same page, and
-# a vacuum that comes early and does not dawdle.
-_HOT: Final = {
-    "fillfactor": 70,
-    "autovacuum_vacuum_scale_factor": 0.02,
-    "autovacuum_vacuum_threshold": 1000,
-    "autovacuum_analyze_scale_factor": 0.05,
-    "autovacuum_vacuum_cost_delay": 0,
-}
-
 
 def _partial(name: str, *columns: object, where: str, unique: bool = False) -> Index:
     condition = text(where)
@@ -131,7 +121,6 @@ live: Final = Table(
     _partial(
         "live_turn", "session", where="state = 'running' and session is not null", unique=True
     ),
-    postgresql_with=_HOT,
     sqlite_with_rowid=False,
 )
 

@@ -1,6 +1,7 @@
 """Run ids are UUIDs of version 7, rise within a process and never meet."""
 
 import os
+import signal
 import threading
 import time
 import uuid
@@ -68,6 +69,7 @@ def _drawn_in_a_child(count: int) -> list[str]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(10)  # ends a child that waits for a lock which nobody holds any more
         os.write(writing, "\n".join(new_run_id() for _ in range(count)).encode())
         os._exit(0)
     os.close(writing)

@@ -141,9 +141,12 @@ class Task(Generic[P, R]):
         """Store a run and execute it here, by the same rules as in a worker.
 
         The run has its lease, its attempts and its outcome in the store. When an attempt fails and
-        others are left, a worker goes on with it later.
+        others are left, a worker goes on with it later; so does one with a run that cannot be
+        claimed here (its queue is paused, its session has another's turn). `result()` waits for it.
 
-        Raises: As `enqueue`.
+        Raises: As `enqueue`, and where the run has ended here:
+            RunFailedError: It has failed.
+            RunCancelledError: It was cancelled.
         """
         return self._bound().run_now(self._prepare_now(payload, options))
 

@@ -351,11 +351,11 @@ _FORK = """
         return number * 2
 
     double.run_now(1)
-    before = app.store
+    before = app.lane
     child = os.fork()
     if child == 0:
         try:
-            assert app.store is not before
+            assert app.lane is not before
             run = double.run_now(2)
             print("child", run.result(timeout=0), flush=True)
             app.close()
@@ -364,7 +364,7 @@ _FORK = """
             print("child failed", repr(error), flush=True)
             os._exit(1)
     _, status = os.waitpid(child, 0)
-    assert app.store is before
+    assert app.lane is before
     for number in range(3):
         print("parent", status, double.run_now(number).result(timeout=0), flush=True)
     app.close()

@@ -131,12 +131,11 @@ class Resources:
             lane.close()
 
     def abandon(self) -> None:
-        """Leave what is open to the parent of this forked process, whose sockets and files it is.
+        """Open a lane of its own in a forked process; what is open is the parent's.
 
-        It is kept, so that no destructor here says goodbye to the parent's database, or closes a
-        file that the parent has locked.
+        It is kept, so that no destructor here ends a connection that the parent talks over. (The
+        store makes its own by itself.)
         """
-        _inherited.append((self._store, self._siblings, self._lane))
+        _inherited.append(self._lane)
         self._lock = threading.RLock()
-        self._siblings = []
-        self._store = self._checked = self._lane = None
+        self._lane = None

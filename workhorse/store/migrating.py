@@ -16,12 +16,14 @@ from sqlalchemy.sql.expression import Executable
 from workhorse.errors import ConfigurationError, SchemaMismatchError
 from workhorse.store.database import Store, Tx
 from workhorse.store.dialect import Dialect
-from workhorse.store.schema import SERVES_FROM, VERSION, meta
+from workhorse.store.schema import VERSION, meta
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 _LOCK_KEY: Final = 0x776F726B686F7273  # "workhors"
+_OTHERS_WAIT: Final = "60s"
+_LOCK_WAIT: Final = "5s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +53,17 @@ def check_schema(store: Store) -> SchemaVersion:
             f"{store.description} has no Workhorse tables{_in_schema(store)}; "
             "run `workhorse migrate`"
         )
-    if found.version < SERVES_FROM:
+    if found.version < VERSION:
         raise SchemaMismatchError(
             f"{store.description} has schema version {found.version} and this version of "
-            f"Workhorse needs {SERVES_FROM} or newer; run `workhorse migrate`"
+            f"Workhorse needs {VERSION} or newer; run `workhorse migrate`"
         )
     if found.serves_from > VERSION:
         raise SchemaMismatchError(
             f"{store.description} has schema version {found.version}, which serves versions from "
             f"{found.serves_from} on, and this version of Workhorse writes {VERSION}; upgrade it"
         )
-    if found.environment != store.environment:
-        raise ConfigurationError(
-            f"{store.description} belongs to the environment {found.environment!r} and this "
-            f"process to {store.environment!r}; give it a database or a schema of its own"
-        )
+    _check_environment(store, found)
     return found
 
 
@@ -74,6 +72,7 @@ def migrate(store: Store) -> SchemaVersion:
 
     Raises:
         SchemaMismatchError: The schema is newer than this code.
+        ConfigurationError: The tables belong to another environment.
         StoreUnavailableError: The database did not answer, or a lock was not got in time: nothing
             was changed, and it can be run again.
     """
@@ -83,8 +82,18 @@ def migrate(store: Store) -> SchemaVersion:
             f"{store.description} has schema version {found.version}, which is newer than the "
             f"{VERSION} of this version of Workhorse; it was left as it is"
         )
+    if found is not None:
+        _check_environment(store, found)
     store.run(_upgrade, store)
     return check_schema(store)
+
+
+def _check_environment(store: Store, found: SchemaVersion) -> None:
+    if found.environment != store.environment:
+        raise ConfigurationError(
+            f"{store.description} belongs to the environment {found.environment!r} and this "
+            f"process to {store.environment!r}; give it a database or a schema of its own"
+        )
 
 
 def alembic_config() -> Config:
@@ -107,14 +116,17 @@ def _upgrade(tx: Tx, store: Store) -> None:
     conn = tx.conn
     if store.kind == "postgresql":
         # One migration at a time; and rather none than one that stops the workers behind it.
+        conn.execute(text(f"set local lock_timeout = '{_OTHERS_WAIT}'"))
         conn.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-        conn.execute(text("set local lock_timeout = '5s'"))
+        conn.execute(text(f"set local lock_timeout = '{_LOCK_WAIT}'"))
         conn.execute(text(f'create schema if not exists "{store.schema}"'))  # its name was checked
     config = alembic_config()
     config.attributes["connection"] = conn
     config.attributes["schema"] = store.schema if store.kind == "postgresql" else None
+    fresh = _version(tx) is None
     command.upgrade(config, "head")
-    tx.write(_own_environment, environment=store.environment)
+    if fresh:
+        tx.write(_own_environment, environment=store.environment)
 
 
 def _version(tx: Tx) -> SchemaVersion | None:
@@ -131,9 +143,5 @@ def _meta(_d: Dialect) -> Executable:
 
 
 def _own_environment(_d: Dialect) -> Executable:
-    # Written once: a later migration under another environment is refused by the check.
-    return (
-        update(meta)
-        .where(meta.c.environment == "")
-        .values(environment=bindparam("environment", type_=Text))
-    )
+    # Written once, by whoever made the tables; a later one under another name is refused.
+    return update(meta).values(environment=bindparam("environment", type_=Text))

@@ -119,7 +119,7 @@ def _told(error: BaseException, invocation: Invocation) -> int:
         return code
     with contextlib.suppress(OSError):
         invocation.renderer.error(line)
-        if invocation.wants_traceback or (code == exits.BUG and not invocation.json):
+        if invocation.wants_traceback or code == exits.BUG:
             traceback.print_exception(error, file=sys.stderr)
     return code
 

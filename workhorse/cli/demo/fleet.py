@@ -57,7 +57,7 @@ class Member:
         """Return what it has written to standard output so far."""
         return self._out.read_text(errors="replace")
 
-    def last_words(self, lines: int = 8) -> list[str]:
+    def last_words(self, lines: int = 30) -> list[str]:
         """Return the last lines of its log."""
         return self._log.read_text(errors="replace").splitlines()[-lines:]
 

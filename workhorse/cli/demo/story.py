@@ -186,6 +186,10 @@ class Story:
             each for each in self._fleet.members if each.running and each is not self._endpoint
         ]
         self._fleet.stop(working)
+        for member in working:
+            if member.process.returncode:
+                code = member.process.returncode
+                raise DemoFailedError(f"{member.name} was stopped and ended with exit code {code}")
         self._stage.say("demo", "the fleet has stopped; store, counters and ledger are compared")
         if self._endpoint is not None:
             workers = [each for each in working if each.name.startswith("worker")]

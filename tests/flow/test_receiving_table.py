@@ -83,7 +83,7 @@ class Bench:
 
     def new(self, name: str, **options: Any) -> RunId:
         """Insert a run without any wakeup."""
-        given = {"task": "known", "queue": QUEUE, "payload": json.dumps(name), "retry": AT_ONCE}
+        given: dict[str, Any] = {"task": "known", "queue": QUEUE, "payload": json.dumps(name), "retry": AT_ONCE}
         run = NewRun(id=new_run_id(), **(given | options))
         self.store.run(enqueue, [run], reach=no_reach)
         return run.id

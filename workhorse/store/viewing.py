@@ -243,6 +243,8 @@ def _ready(_d: Dialect) -> Executable:
             live.c.queue == bindparam("queue", type_=Text),
             live.c.state == literal_column("'ready'"),
         )
+        # The index's own order: without one, the planner may read the table up to where they lie.
+        .order_by(live.c.task, live.c.rank, live.c.ready_at, live.c.id)
         .limit(bindparam("most", type_=Number))
     )
 

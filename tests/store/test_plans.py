@@ -1,0 +1,302 @@
+"""Hot statements find their rows by the index that is meant for them (docs/cases.md, case 16)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from psycopg import ClientCursor
+
+from tests.store.acting import TASK, put
+from tests.support.databases import Databases
+from workhorse.domain.ids import new_run_id
+from workhorse.store import claiming, ending, leasing, settling, sweeping, viewing
+from workhorse.store.database import Store
+from workhorse.store.dialect import CLOCK
+
+_IDS = json.dumps([new_run_id() for _ in range(100)])
+_LEASES = json.dumps([{"id": new_run_id(), "token": number} for number in range(1, 101)])
+_SCAN = {"from_rank": -1, "from_us": 0, "from_id": "00000000-0000-0000-0000-000000000000"}
+_CLAIM = {
+    "queue": "default",
+    "tasks": json.dumps([TASK, "other"]),
+    "free": 100,
+    "token": 7,
+    "lease_ms": 30_000,
+}
+_ENDS = json.dumps(
+    [
+        {"id": new_run_id(), "token": number, "final": True, "state": "succeeded", "result": "null"}
+        for number in range(1, 101)
+    ]
+)
+
+# What is done, its statement, its parameters, and the indexes of `live` that it may use.
+_HOT: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
+    "claim by ids": (
+        (claiming._claim, True, False, True),
+        {**_CLAIM, "ids": _IDS},
+        {"live_pkey", "live_session", "live_turn"},
+    ),
+    "claim by scan": (
+        (claiming._claim, False, True, True),
+        {**_CLAIM, **_SCAN},
+        {"live_ready", "live_pkey", "live_session", "live_turn"},
+    ),
+    "claim by ids, filled up": (
+        (claiming._claim, True, True, True),
+        {**_CLAIM, **_SCAN, "ids": _IDS},
+        {"live_ready", "live_pkey", "live_session", "live_turn"},
+    ),
+    "look up a claim": ((claiming._read_claimed,), {"token": 7}, {"live_running"}),
+    "sight": (
+        (claiming._sight,),
+        {"ids": _IDS},
+        {"live_pkey", "live_session", "live_turn"},
+    ),
+    "renew": ((leasing._renew,), {"batch": _LEASES, "lease_ms": 30_000}, {"live_pkey"}),
+    "end": ((ending._end, True), {"batch": _ENDS}, {"live_pkey"}),
+    "end from outside": ((ending._end, False), {"batch": _ENDS}, {"live_pkey"}),
+    "give back": ((settling._give,), {"batch": _LEASES}, {"live_pkey"}),
+    "next turns": (
+        (ending._next_turns,),
+        {"sessions": '["s1","s2"]'},
+        {"live_session", "live_turn"},
+    ),
+    "recover": ((sweeping._expired, "expired", False), {}, {"live_running"}),
+    "recover in place": (
+        (sweeping._expired, "expired", True),
+        {"ids": _IDS},
+        {"live_pkey", "live_running"},
+    ),
+    "finish cancelled": (
+        (sweeping._expired, "cancelled", False),
+        {},
+        {"live_running", "live_cancelled"},
+    ),
+    "promote": ((sweeping._promote, False), {}, {"live_due", "live_pkey"}),
+    "promote in place": ((sweeping._promote, True), {"ids": _IDS}, {"live_due", "live_pkey"}),
+    "deadlines": ((sweeping._overdue,), {}, {"live_deadline"}),
+    "far timers": (
+        (sweeping._far,),
+        {"farthest_ms": 900_000, "without": "[]"},
+        {"live_unsent"},
+    ),
+    "top up": ((viewing._ready,), {"queue": "default", "most": 1_000}, {"live_ready"}),
+    "rehint": (
+        (viewing._ready_page,),
+        {"queue": "default", "task": "", "last": _SCAN["from_id"], "most": 100},
+        {"live_ready"},
+    ),
+    "open queues": ((viewing._open_queues,), {}, {"live_ready"}),
+}
+
+_FILL = """
+    insert into workhorse.runs (id, task, queue, payload, priority, created_at)
+    select gen_random_uuid(), case when n % 4 = 0 then 'unknown' else 'orders.ship' end,
+           case when n % 2 = 0 then 'default' else 'other' end, '{}', n % 101, now()
+      from generate_series(1, 45000) n;
+    insert into workhorse.live (id, queue, task, state, rank, ready_at, due_at, wake_sent, attempt,
+           fence, token, lease_expires_at, inbox, hand_backs, active_ms, session, line_at,
+           deadline_at, started_at)
+    select id, queue, task,
+           case when n <= 20000 then 'ready' when n <= 40000 then 'scheduled' else 'running' end,
+           100 - priority,
+           case when n <= 20000 then now() - n * interval '1 second' end,
+           case when n > 20000 and n <= 40000 then now() + n * interval '1 minute' end,
+           n % 2 = 0, 1, case when n > 40000 then 1 else 0 end,
+           case when n > 40000 then n end, case when n > 40000 then now() + interval '30 s' end,
+           0, 0, 0,
+           case when n % 10 = 0 then 's' || n end, case when n % 10 = 0 then now() end,
+           case when n % 20 = 0 then now() + interval '1 day' end,
+           case when n > 40000 then now() end
+      from (select *, row_number() over () as n from workhorse.runs) r;
+    insert into workhorse.outcomes (id, state, attempt, fence, token, result, finished_at)
+    select gen_random_uuid(), 'succeeded', 1, 1, n, 'null', now()
+      from generate_series(1, 20000) n;
+    analyze;
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(postgres: Databases, migrated_postgresql: str) -> Iterator[Store]:
+    """20,000 ready, 20,000 scheduled and 5,000 running runs, by the server's own clock."""
+    name = postgres.create(template=migrated_postgresql)
+    store = Store.open(postgres.url(name), connections=1)
+    with store.engine.begin() as conn:
+        raw = conn.connection.driver_connection
+        assert raw is not None
+        raw.execute(_FILL)  # as it is: the driver looks for no parameters where none are given
+    yield store
+    store.close()
+    postgres.drop(name)
+
+
+def _custom_plan(store: Store, sql: str, values: dict[str, Any]) -> Any:
+    with store.engine.connect() as conn:
+        return conn.exec_driver_sql(f"explain (format json) {sql}", values).scalar_one()
+
+
+def _generic_plan(store: Store, sql: str, values: dict[str, Any]) -> Any:
+    """What the server plans without looking at the values, as for a statement prepared long ago."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            names.append(found[1])
+        return f"${names.index(found[1]) + 1}"
+
+    numbered = re.sub(r"%\((\w+)\)s", number, sql)
+    marks = ", ".join(f"%({name})s" for name in names)
+    with store.engine.connect() as conn:
+        raw = conn.connection.driver_connection
+        assert raw is not None
+        raw.execute("set local plan_cache_mode = force_generic_plan")
+        raw.execute(f"prepare hot as {numbered}")
+        try:
+            with ClientCursor(raw) as cursor:
+                call = f"({marks})" if names else ""
+                cursor.execute(f"explain (format json) execute hot{call}", values)
+                found = cursor.fetchone()
+                assert found is not None
+                return found[0]
+        finally:
+            raw.execute("deallocate hot")
+
+
+def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(plan, list):
+        for part in plan:
+            yield from _nodes(part)
+    elif isinstance(plan, dict):
+        if "Node Type" in plan:
+            yield plan
+        for key in ("Plan", "Plans"):
+            yield from _nodes(plan.get(key))
+
+
+@pytest.mark.parametrize("planned", [_custom_plan, _generic_plan], ids=["custom", "generic"])
+@pytest.mark.parametrize("what", _HOT)
+def test_a_hot_statement_uses_its_index(filled: Store, what: str, planned: Any) -> None:
+    form, params, indexes = _HOT[what]
+    prepared = filled._statements.prepare(*form)
+    assert not prepared.needs_clock
+
+    plan = planned(filled, prepared.sql, {**prepared.defaults, **params})
+
+    nodes = list(_nodes(plan))
+    read_whole = {
+        node.get("Relation Name") for node in nodes if node["Node Type"] == "Seq Scan"
+    } & {"live", "runs", "outcomes"}
+    used = {node["Index Name"] for node in nodes if "Index Name" in node}
+    told = json.dumps(plan)[:4000]
+    assert not read_whole, told
+    assert {name for name in used if name.startswith("live_")} <= indexes, told
+    assert used & indexes, told
+
+
+@pytest.mark.parametrize("form", [(ending._end, True), (settling._give,), (leasing._renew,)])
+def test_what_is_written_under_a_lease_names_no_state(store: Store, form: Any) -> None:
+    """It would lure the planner into reading every leased row; the token implies it."""
+    sql = store._statements.prepare(*form).sql
+    conditions = re.findall(r"where.*?(?:for update|returning|$)", sql.lower(), re.S)
+
+    assert conditions
+    assert not [part for part in conditions if re.search(r"live\.state\s*(=|in)", part)]
+
+
+def test_limits_stand_in_the_statement(store: Store) -> None:
+    """With a parameter for its limit, a page's generic plan sorts the whole backlog."""
+    for form in (
+        (sweeping._expired, "expired", False),
+        (sweeping._promote, False),
+        (sweeping._overdue,),
+        (sweeping._far,),
+    ):
+        assert "LIMIT 100" in store._statements.prepare(*form).sql
+    assert "LIMIT 200" in store._statements.prepare(claiming._claim, False, True, True).sql
+
+
+# -- SQLite --------------------------------------------------------------------------------------
+
+
+def _sqlite_plan(store: Store, form: Any, params: dict[str, Any]) -> list[str]:
+    prepared = store._statements.prepare(*form)
+    values = {**prepared.defaults, **params, CLOCK: 0}
+    with store.engine.connect() as conn:
+        found = conn.exec_driver_sql(f"explain query plan {prepared.sql}", values)
+        return [row[3] for row in found]
+
+
+_ON_SQLITE: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
+    "pick by scan": (
+        (claiming._picked, False, True, True),
+        {**_CLAIM, **_SCAN},
+        ["SEARCH c USING (COVERING )?INDEX live_ready \\(queue=\\? AND task=\\?"],
+    ),
+    "pick by ids, filled up": (
+        (claiming._picked, True, True, True),
+        {**_CLAIM, **_SCAN, "ids": _IDS},
+        [
+            "SEARCH c USING (COVERING )?INDEX live_ready \\(queue=\\? AND task=\\?",
+            "SEARCH live USING PRIMARY KEY \\(id=\\?",
+        ],
+    ),
+    "recover": ((sweeping._expired, "expired", False), {}, ["live USING INDEX live_running"]),
+    "promote": (
+        (sweeping._promote, False),
+        {},
+        ["SEARCH live USING (COVERING )?INDEX live_due \\(due_at>\\? AND due_at<\\?"],
+    ),
+    "deadlines": (
+        (sweeping._overdue,),
+        {},
+        ["SEARCH live USING COVERING INDEX live_deadline \\(deadline_at>\\? AND deadline_at"],
+    ),
+    "far timers": (
+        (sweeping._far,),
+        {"farthest_ms": 900_000, "without": "[]"},
+        ["SEARCH live USING INDEX live_unsent"],
+    ),
+    "take": (
+        (claiming._take,),
+        {**_CLAIM, "chosen": _IDS},
+        ["SEARCH live USING PRIMARY KEY \\(id=\\?"],
+    ),
+    "end": (
+        (ending._ending, True),
+        {"batch": _ENDS},
+        ["SEARCH live USING PRIMARY KEY \\(id=\\?"],
+    ),
+    "give back": (
+        (settling._give,),
+        {"batch": _LEASES},
+        ["SEARCH live USING PRIMARY KEY \\(id=\\?"],
+    ),
+    "extend": (
+        (leasing._extend,),
+        {"batch": _LEASES, "lease_ms": 1},
+        ["SEARCH live USING PRIMARY KEY \\(id=\\?"],
+    ),
+    "next turns": (
+        (ending._next_turns,),
+        {"sessions": '["s"]'},
+        ["SEARCH live USING (COVERING )?INDEX live_session \\(session=\\?"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _ON_SQLITE)
+def test_a_hot_statement_uses_its_index_on_sqlite(sqlite_store: Store, what: str) -> None:
+    form, params, wanted = _ON_SQLITE[what]
+    put(sqlite_store)
+
+    plan = _sqlite_plan(sqlite_store, form, params)
+
+    for pattern in wanted:
+        assert any(re.search(pattern, step) for step in plan), plan
+    whole = [step for step in plan if re.fullmatch(r"SCAN (live|runs|outcomes|c|n|e|o)", step)]
+    assert not whole, plan

@@ -55,7 +55,7 @@ class TestMemoryLane(MemorySuite):
     real_time = False
 
     @pytest.fixture
-    def lane(self, hands: HandClock) -> Iterator[Lane]:  # type: ignore[override]
+    def lane(self, hands: HandClock) -> Iterator[Lane]:
         self.hands = hands
         with closing(MemoryLane(clock=hands, visibility_ms=self.visibility_ms)) as lane:
             yield lane
@@ -151,7 +151,12 @@ def test_an_outage_is_told_to_those_who_wait() -> None:
 
     thread = threading.Thread(target=receive)
     thread.start()
-    eventually(lambda: lane.set_outage(ConnectionError("away")) or not thread.is_alive())
+
+    def ended() -> bool:
+        lane.set_outage(ConnectionError("away"))
+        return not thread.is_alive()
+
+    eventually(ended)
     with pytest.raises(ConnectionError):
         lane.backlog("q")
     assert len(caught) == 1

@@ -67,9 +67,12 @@ def full(call: Call) -> Answer | None:
 def take(receiver: Receiver, count: int = 1) -> list[Message]:
     """Receive until `count` messages are there."""
     taken: list[Message] = []
-    eventually(
-        lambda: taken.extend(receiver.receive(count - len(taken), 1_000)) or len(taken) == count
-    )
+
+    def complete() -> bool:
+        taken.extend(receiver.receive(count - len(taken), 1_000))
+        return len(taken) == count
+
+    eventually(complete)
     return taken
 
 
@@ -289,9 +292,9 @@ def test_a_message_that_comes_while_the_receiver_closes_is_shown_again(
     closed = threading.Event()
     forward = proxy._forward
 
-    def hold(headers: dict[str, str], content: bytes) -> bytes | str:
-        answer = forward(headers, content)
-        if b"WaitTimeSeconds" in content:
+    def hold(headers: dict[str, str], body: bytes) -> bytes | str:
+        answer = forward(headers, body)
+        if b"WaitTimeSeconds" in body:
             taken.set()
             closed.wait(20)
         return answer

@@ -46,7 +46,7 @@ class SqsSuite(LaneSuite):
         proxy.forget()
 
     @pytest.fixture
-    def lane(self, kept: list[SqsLane]) -> Lane:  # type: ignore[override]
+    def lane(self, kept: list[SqsLane]) -> Lane:
         if not kept or kept[-1]._closed:
             settings = load_settings(
                 aws_endpoint_url=self.proxy.url,

@@ -19,6 +19,7 @@ from tests.support.processes import RunningProcess
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_sqs.literals import QueueAttributeFilterType
 
 REGION = "us-east-1"
 
@@ -55,12 +56,12 @@ class SqsQueue:
         self.url = url
 
     def counts(self) -> Counts:
-        names = (
+        names: list[QueueAttributeFilterType] = [
             "ApproximateNumberOfMessages",
             "ApproximateNumberOfMessagesNotVisible",
             "ApproximateNumberOfMessagesDelayed",
-        )
-        answer = self._client.get_queue_attributes(QueueUrl=self.url, AttributeNames=list(names))
+        ]
+        answer = self._client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)
         return Counts(*(int(answer["Attributes"][name]) for name in names))  # type: ignore[index]
 
     def fate(self) -> str:

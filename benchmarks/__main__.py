@@ -44,8 +44,8 @@ def main() -> int:
 
         for number in range(ROUNDS):
             console.print(f"round {number + 1} of {ROUNDS}")
-            for name, values in _round(fresh_postgresql, fresh_sqlite).items():
-                rounds.setdefault(name, []).append(values)
+            for name, value in _round(fresh_postgresql, fresh_sqlite).items():
+                rounds.setdefault(name, []).append(value)
     results = {name: round(statistics.median(values), 2) for name, values in rounds.items()}
     table = Table("figure", "median", "lowest", "highest")
     for name, values in rounds.items():

@@ -35,7 +35,7 @@ def test_case_12_blocked_loop(live_rig: Rig, caplog: pytest.LogCaptureFixture) -
     lights = rig.enqueue_many("light", 3)
     worker = rig.worker(concurrency=4, lease_ms=LEASE_MS, blocked_ms=200)
     worker.start()
-    eventually(lambda: len(worker._engine.held()) == 3)
+    eventually(lambda: len(worker._parts.holdings.all()) == 3)
     blocking = rig.enqueue("blocks")
     assert started.wait(10)
 
@@ -46,12 +46,12 @@ def test_case_12_blocked_loop(live_rig: Rig, caplog: pytest.LogCaptureFixture) -
     assert "task 'blocks'" in warning
     assert blocking in warning
     assert "test_case_12" in warning
-    assert worker._engine.loop_blocked
+    assert worker._parts.engine.loop_blocked
     release.set()
     runs = [*lights, blocking]
     eventually(lambda: all(rig.state(each) is RunState.SUCCEEDED for each in runs))
     assert {rig.view(each).fence for each in runs} == {1}
-    eventually(lambda: not worker._engine.loop_blocked)
+    eventually(lambda: not worker._parts.engine.loop_blocked)
 
 
 def test_case_12_a_task_that_the_handler_started_is_named_by_its_handler(
@@ -92,7 +92,7 @@ def test_case_12_a_busy_plain_handler(live_rig: Rig) -> None:
     runs = [*rig.enqueue_many("light", 3), rig.enqueue("busy")]
     worker = rig.worker(concurrency=4, lease_ms=LEASE_MS, blocked_ms=10_000)
     worker.start()
-    eventually(lambda: len(worker._engine.held()) == 4)
+    eventually(lambda: len(worker._parts.holdings.all()) == 4)
 
     _outlive(rig, runs)
 

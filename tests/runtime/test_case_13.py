@@ -80,12 +80,12 @@ def test_case_13_a_lack_of_connections_is_waited_out(small_server: PostgresServe
         )
         assert {rig.view(each).attempt for each in run_ids} == {1}
         # The pressure ends: those that were shut out come in without a restart.
-        shut_out = [worker for worker in workers if worker._schema is None]
+        shut_out = [worker for worker in workers if not worker._check.done]
         for worker, store in zip(workers, stores, strict=True):
             if worker not in shut_out:
                 worker.stop()
                 store.close()
-        eventually(lambda: all(worker._schema for worker in shut_out), within=60)
+        eventually(lambda: all(worker._check.done for worker in shut_out), within=60)
         rig.wake(more := rig.enqueue("t"))
         if shut_out:
             eventually(lambda: rig.state(more) is RunState.SUCCEEDED)

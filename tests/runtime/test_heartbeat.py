@@ -113,7 +113,7 @@ def test_a_locked_row_delays_no_other_renewal(postgresql_rig: Rig, postgresql_ur
     run_ids = rig.enqueue_many("t", 5)
     worker = rig.worker(concurrency=5, lease_ms=1_500)
     worker.start()
-    eventually(lambda: len(worker._engine.held()) == 5)
+    eventually(lambda: len(worker._parts.holdings.all()) == 5)
     locked, others = run_ids[2], [*run_ids[:2], *run_ids[3:]]
 
     with psycopg.connect(postgresql_url) as other:
@@ -131,7 +131,7 @@ def test_a_locked_row_delays_no_other_renewal(postgresql_rig: Rig, postgresql_ur
         eventually(for_two_leases, within=20, every=0.1)
         other.rollback()
 
-    held = {each.claimed.id: each for each in worker._engine.held()}
+    held = {each.claimed.id: each for each in worker._parts.holdings.all()}
     assert held[locked].lapsed
     assert not any(held[each].lapsed for each in others)
     release.set()
@@ -148,7 +148,7 @@ def test_a_busy_row_is_asked_for_again_in_a_second(
     worker = rig.worker(lease_ms=6_000)
     worker.start()
     gate.wait()
-    (held,) = worker._engine.held()
+    (held,) = worker._parts.holdings.all()
     claimed_at = held.renewed_ms
     with psycopg.connect(postgresql_url) as other:
         other.execute("select 1 from workhorse.live where id = %s for update", [run_id])
@@ -234,12 +234,12 @@ def test_a_lease_that_was_taken_stops_the_handler_and_nothing_is_sent(
     worker = rig.worker(concurrency=1, lease_ms=30_000)
     worker.start()
     gate.wait()
-    (held,) = worker._engine.held()
+    (held,) = worker._parts.holdings.all()
 
     elsewhere = Entry(held.lease, Park(RunState.SCHEDULED, 60_000), queue="default")
     rig.store.run(settle, [elsewhere], reach=rig.lane.reach_ms)
     held.ask_ms = 0.0
-    worker._engine._heartbeat.wake()
+    worker._parts.engine._heartbeat.wake()
 
     eventually(lambda: held.core.cancelled)
     assert held.lost
@@ -264,7 +264,7 @@ def test_a_lapsed_lease_is_told_and_its_value_still_offered(
     worker = rig.worker(lease_ms=500, heartbeat_store=heartbeat)
     worker.start()
     gate.wait()
-    (held,) = worker._engine.held()
+    (held,) = worker._parts.holdings.all()
 
     eventually(lambda: held.lapsed)
     gate.open()
@@ -285,7 +285,7 @@ def test_a_lapsed_lease_that_was_taken_stores_nothing(
     worker = rig.worker(lease_ms=500, heartbeat_store=heartbeat)
     worker.start()
     gate.wait()
-    (held,) = worker._engine.held()
+    (held,) = worker._parts.holdings.all()
     eventually(lambda: held.lapsed)
     clock.advance(501)
     rig.store.run(recover, reach=rig.lane.reach_ms, draw=DRAW)
@@ -307,12 +307,12 @@ def test_an_expired_lease_is_never_revived(
     worker = rig.worker(lease_ms=30_000, heartbeat_store=heartbeat)
     worker.start()
     gate.wait()
-    (held,) = worker._engine.held()
+    (held,) = worker._parts.holdings.all()
     expires_at = rig.view(run_id).lease_expires_at
     clock.advance(30_001)
 
     held.ask_ms = 0.0
-    worker._engine._heartbeat.wake()
+    worker._parts.engine._heartbeat.wake()
 
     eventually(lambda: held.lapsed)
     assert rig.view(run_id).lease_expires_at == expires_at
@@ -338,7 +338,7 @@ def test_a_watchdog_counts_from_when_the_request_was_sent(rig: Rig, heartbeat: F
     worker = rig.worker(lease_ms=900, heartbeat_store=heartbeat)
     worker.start()
     gate.wait()
-    (held,) = worker._engine.held()
+    (held,) = worker._parts.holdings.all()
     before = held.renewed_ms
 
     eventually(lambda: held.renewed_ms > before)
@@ -366,7 +366,7 @@ def test_case_11_a_renewal_that_hangs_has_its_connection_thrown_away(
     worker = rig.worker(lease_ms=3_000, heartbeat_store=heartbeat)
     worker.start()
     gate.wait()
-    (held,) = worker._engine.held()
+    (held,) = worker._parts.holdings.all()
     claimed_at = held.renewed_ms
 
     assert broken.wait(10)
@@ -439,7 +439,7 @@ def test_a_cancelled_plain_run_that_does_not_return_is_ended_by_maintenance(
     worker = rig.worker(lease_ms=600)
     worker.start()
     gate.wait()
-    (held,) = worker._engine.held()
+    (held,) = worker._parts.holdings.all()
     rig.cancel(run_id)
     eventually(lambda: held.core.cancelled.reason is StopReason.CANCELLED)
     clock.advance(601)

@@ -331,7 +331,7 @@ def test_a_stop_shows_what_was_received_again(rig: Rig, mail: Mail) -> None:
     worker = rig.worker(store=store)
     worker.start()
     eventually(lambda: rig.count(Metric.SCAN_PAGES))
-    worker._ended.set()
+    worker._parts.ended.set()
     rig.wake(new_run_id())
 
     assert received.wait(10)

@@ -94,13 +94,13 @@ def test_an_async_handler_that_does_not_stop_is_settled_and_its_slot_stays_taken
 
     eventually(lambda: rig.state(run_id) is RunState.FAILED)
     assert not worker.busy()
-    assert worker._slots.free == 0
-    eventually(lambda: worker._engine.stuck == 1)
+    assert worker._parts.slots.free == 0
+    eventually(lambda: worker._parts.holdings.stuck == 1)
     assert rig.count(Metric.HANDLERS_STUCK) == 1
 
     let_go.set()
-    eventually(lambda: worker._slots.free == 1)
-    assert worker._engine.stuck == 0
+    eventually(lambda: worker._parts.slots.free == 1)
+    assert worker._parts.holdings.stuck == 0
 
 
 def test_a_plain_function_past_its_time_out_is_settled_and_its_slot_stays_taken(rig: Rig) -> None:
@@ -121,15 +121,15 @@ def test_a_plain_function_past_its_time_out_is_settled_and_its_slot_stays_taken(
     eventually(lambda: rig.state(run_id) is RunState.FAILED)
     assert rig.view(run_id).reason is Reason.TIMEOUT
     assert not worker.busy()
-    eventually(lambda: worker._engine.stuck == 1)
-    assert worker._slots.free == 0
+    eventually(lambda: worker._parts.holdings.stuck == 1)
+    assert worker._parts.slots.free == 0
     assert rig.state(waiting) is RunState.READY
     assert rig.count(Metric.HANDLERS_STUCK) == 1
 
     gate.open()
     eventually(lambda: rig.state(waiting) is RunState.SUCCEEDED)
     assert told == [StopReason.TIMEOUT, None]
-    assert worker._engine.stuck == 0
+    assert worker._parts.holdings.stuck == 0
     assert rig.view(run_id).result is None
 
 

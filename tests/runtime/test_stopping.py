@@ -170,7 +170,7 @@ def test_nothing_is_claimed_once_a_stop_has_begun(rig: Rig) -> None:
     gate.wait()
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
-    eventually(lambda: worker._ended.is_set())
+    eventually(lambda: worker._parts.ended.is_set())
 
     late = rig.enqueue("t")
     rig.wake(late)

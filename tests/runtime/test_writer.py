@@ -65,7 +65,7 @@ def test_what_is_waiting_is_settled_in_one_commit(rig: Rig, faulty: FaultyStore,
     gate.wait()
     rest = rig.enqueue_many("t", 20)
     rig.wake(*rest)
-    held = worker._engine.held
+    held = worker._parts.holdings.all
     eventually(lambda: sum(each.outcome is not None for each in held()) == 21)
 
     gate.open()
@@ -85,7 +85,7 @@ def test_a_batch_stays_within_its_bounds(rig: Rig, faulty: FaultyStore) -> None:
     gate.wait()
     rig.enqueue_many("t", 250)
     rig.wake(*rig.enqueue_many("large", 20))
-    held = worker._engine.held
+    held = worker._parts.holdings.all
     eventually(lambda: sum(each.outcome is not None for each in held()) == 271, within=30)
 
     gate.open()
@@ -106,12 +106,12 @@ def test_a_settle_is_offered_until_the_store_answers(rig: Rig, faulty: FaultySto
     for _ in range(4):
         assert away.asked.acquire(timeout=10)
     assert worker.busy()
-    eventually(lambda: worker._slots.free == 0)
+    eventually(lambda: worker._parts.slots.free == 0)
 
     away.back.set()
 
     eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED)
-    eventually(lambda: worker._slots.free == 1)
+    eventually(lambda: worker._parts.slots.free == 1)
     assert rig.view(run_id).result == '"kept"'
 
 
@@ -189,14 +189,14 @@ def test_a_batch_is_split_until_the_guilty_entry_stands_alone(
     faulty.try_once = settles_but(guilty, error)(faulty.try_once)  # type: ignore[method-assign]
     worker = rig.worker(concurrency=16, store=faulty)
     worker.start()
-    eventually(lambda: len(worker._engine.held()) == 16)
+    eventually(lambda: len(worker._parts.holdings.all()) == 16)
     release.set()
 
     others = [run_id for run_id in run_ids if run_id not in guilty]
     eventually(lambda: all(rig.state(run_id) is RunState.SUCCEEDED for run_id in others))
     assert rig.state(run_ids[5]) is RunState.RUNNING
-    assert len(worker._engine.held()) == 1
-    eventually(lambda: worker._slots.free == 15)
+    assert len(worker._parts.holdings.all()) == 1
+    eventually(lambda: worker._parts.slots.free == 15)
 
     guilty.clear()
     eventually(lambda: rig.state(run_ids[5]) is RunState.SUCCEEDED)
@@ -256,7 +256,7 @@ def test_a_writer_that_fails_is_started_again_and_settles_what_it_held(
     rig.task("t")(lambda: None)
     run_id = rig.enqueue("t")
     worker = rig.worker(store=faulty)
-    original = worker._engine._writer._settled
+    original = worker._parts.engine._writer._settled
     failures = iter([RuntimeError("a bug")])
 
     def fails_once(answers: Any) -> None:
@@ -264,7 +264,7 @@ def test_a_writer_that_fails_is_started_again_and_settles_what_it_held(
             raise error
         original(answers)
 
-    worker._engine._writer._settled = fails_once
+    worker._parts.engine._writer._settled = fails_once
     worker.start()
 
     eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED)
@@ -301,7 +301,7 @@ def test_a_broker_that_fails_delays_no_settle(rig: Rig) -> None:
     def broken(hints: Any) -> None:
         raise ConnectionError("the broker is away")
 
-    worker._engine.publisher._publish = broken
+    worker._parts.engine.publisher._publish = broken
     assert worker.process_run(rig.claim()) is RunState.SUCCEEDED
     eventually(lambda: rig.count(Metric.WAKEUPS_NOT_SENT) == 1)
     assert worker.process_run(rig.claim()) is RunState.SUCCEEDED
@@ -322,7 +322,7 @@ def test_a_row_that_is_really_locked_delays_only_its_own_settle(
     run_ids = rig.enqueue_many("t", 4)
     worker = rig.worker(concurrency=4)
     worker.start()
-    eventually(lambda: len(worker._engine.held()) == 4)
+    eventually(lambda: len(worker._parts.holdings.all()) == 4)
     with psycopg.connect(postgresql_url) as other:
         other.execute("select 1 from workhorse.live where id = %s for update", [run_ids[1]])
         release.set()

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 _log = get_logger("worker")
 
-CLAIMS_IN_FLIGHT = 2
-"""Claims, and what belongs to them, at one time: the third connection is the writer's."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Unanswered:

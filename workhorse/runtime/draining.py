@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workhorse.runtime.claimer import Claimer
-from workhorse.runtime.engine import Engine
+from workhorse.runtime.holdings import Holdings
 from workhorse.runtime.hooks import Hooks
 from workhorse.runtime.options import LARGEST_CLAIM
 from workhorse.runtime.slots import Slots
@@ -28,13 +28,13 @@ class Drain:
         self,
         claimers: Sequence[Claimer],
         *,
-        engine: Engine,
+        holdings: Holdings,
         slots: Slots,
         hooks: Hooks,
         ended: threading.Event,
     ) -> None:
         self._claimers = claimers
-        self._engine = engine
+        self._holdings = holdings
         self._slots = slots
         self._hooks = hooks
         self._ended = ended
@@ -42,19 +42,19 @@ class Drain:
 
     def run(self, max_runs: int | None) -> int:
         """Execute what there is, at most `max_runs`; answer how many."""
-        before = self._engine.tally().executed
+        before = self._holdings.tally().executed
         most = None if max_runs is None else before + max_runs
         while not self._ended.is_set() and not self._refused:
-            tally = self._engine.tally()
+            tally = self._holdings.tally()
             if most is not None and tally.executed >= most:
                 break
             # What is under way may free others: a session's next turn, a retry without a rest.
-            if not self._go_through(most) and not self._engine.wait_for_settle(
+            if not self._go_through(most) and not self._holdings.wait_for_settle(
                 tally, _LOOK_AGAIN_S
             ):
                 break
-        self._engine.wait_until_settled(None)
-        return self._engine.tally().executed - before
+        self._holdings.wait_until_empty(None)
+        return self._holdings.tally().executed - before
 
     def _go_through(self, most: int | None) -> int:
         """Scan every queue to its end; answer how many runs were claimed."""
@@ -62,7 +62,7 @@ class Drain:
         places: dict[Claimer, Cursor | None] = dict.fromkeys(self._claimers)
         while places:
             for claimer, start in list(places.items()):
-                room = LARGEST_CLAIM if most is None else most - self._engine.tally().expected
+                room = LARGEST_CLAIM if most is None else most - self._holdings.tally().expected
                 if room <= 0 or self._ended.is_set() or self._refused:
                     return found
                 with self._slots.turn(claimer.queue) as turn:

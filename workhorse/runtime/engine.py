@@ -13,21 +13,22 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.outcomes import Finish, HandedBack, Outcome, Park, Retry, Settlement
-from workhorse.domain.runs import ClaimedRun, Reason, RunState
+from workhorse.domain.runs import ClaimedRun, RunState
 from workhorse.errors import WorkhorseError
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.handlers.signals import StopReason
 from workhorse.runtime import verdicts
 from workhorse.runtime.activation import Activation
 from workhorse.runtime.calls import StoreCalls
+from workhorse.runtime.endings import Endings
 from workhorse.runtime.eventloop import HandlerLoop
 from workhorse.runtime.heartbeat import Heartbeat
+from workhorse.runtime.holdings import Holdings
 from workhorse.runtime.loops import Loop
 from workhorse.runtime.monitor import Monitor
 from workhorse.runtime.options import WorkerOptions
@@ -42,22 +43,6 @@ if TYPE_CHECKING:
     from workhorse.store.database import Store
 
 _log = get_logger("worker")
-
-_STUCK_AFTER_MS = 1_000.0
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many runs were executed, and how many are held just now."""
-
-    executed: int
-    held: int
-    settled: int
-
-    @property
-    def expected(self) -> int:
-        """How many will have been executed once what is held is settled."""
-        return self.executed + self.held
 
 
 class Engine:
@@ -91,15 +76,9 @@ class Engine:
         self._counters = counters
         self._heartbeat_store = heartbeat_store
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._held: set[Activation] = set()
-        self._stuck: set[Activation] = set()
-        self._stopping = False
-        self._cut_short = 0
-        self._executed = 0
-        self._settles = 0
         self._variables = contextvars.Context()
         self._closing = threading.Event()
+        self.holdings = Holdings()
         self.publisher = Publisher(publish, counters=counters)
         self.loop = HandlerLoop(
             self._concluded, cancel_wait_ms=options.cancel_wait_ms, pace=pace, counters=counters
@@ -108,13 +87,18 @@ class Engine:
         self._writer = Writer(
             calls, reach=reach, settled=self._settled, published=self._published, pace=pace
         )
-        self._heartbeat = Heartbeat(
-            heartbeat_store, self.held, self, lease_ms=options.lease_ms, pace=pace,
-            counters=counters,
+        self._endings = Endings(
+            self.holdings, uproot=self.loop.uproot, concluded=self._conclude,
+            cancel_wait_ms=options.cancel_wait_ms, pace=pace, counters=counters,
         )  # fmt: skip
-        self._monitor = Monitor(
-            self.held, self, calls=calls, heartbeat=self._heartbeat, loop=self.loop,
-            lease_ms=options.lease_ms, blocked_ms=options.blocked_ms, pace=pace, counters=counters,
+        self._heartbeat = Heartbeat(
+            heartbeat_store, self.holdings.all, self._endings, lease_ms=options.lease_ms,
+            pace=pace, counters=counters,
+        )  # fmt: skip
+        self._endings.timers = self._monitor = Monitor(
+            self.holdings.all, self._endings, calls=calls, heartbeat=self._heartbeat,
+            loop=self.loop, lease_ms=options.lease_ms, blocked_ms=options.blocked_ms,
+            pace=pace, counters=counters,
         )  # fmt: skip
         self._loops: list[Loop] = []
 
@@ -131,7 +115,7 @@ class Engine:
                 raise WorkhorseError("the worker has ended; make a new one")
             if self._loops:
                 return
-            self._variables = variables or self._variables
+            self._variables = self._variables if variables is None else variables
             self._loops = [
                 Loop(name, body, stopping=self._closing, pace=self._pace, counters=self._counters)
                 for name, body in (
@@ -166,7 +150,7 @@ class Engine:
         for loop in self._loops:
             done = loop.join(max(0.1, _left(deadline))) and done
         self._heartbeat_store.close()
-        for activation in self.held():
+        for activation in self.holdings.all():
             activation.let_go()
         return done
 
@@ -178,50 +162,6 @@ class Engine:
     def loop_blocked(self) -> bool:
         """Whether a handler blocks the event loop just now."""
         return self._monitor.loop_blocked
-
-    # -- what is held ----------------------------------------------------------------------------
-
-    def held(self) -> list[Activation]:
-        """Return the activations that are not settled."""
-        with self._lock:
-            return list(self._held)
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything is held."""
-        return bool(self._held)
-
-    @property
-    def stuck(self) -> int:
-        """How many handlers still run although their run is settled."""
-        return len(self._stuck)
-
-    @property
-    def cut_short(self) -> int:
-        """How many runs were handed back although their handler had been called."""
-        return self._cut_short
-
-    def tally(self) -> Tally:
-        """Return how many runs were executed and are held."""
-        with self._lock:
-            return Tally(self._executed, len(self._held), self._settles)
-
-    def wait_for_settle(self, since: Tally, timeout: float) -> bool:
-        """Wait until a run is settled that was not then, or the seconds are over.
-
-        Returns:
-            Whether it makes sense to look again: something was settled, or is held.
-        """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._settles != since.settled or not self._held, timeout
-            )
-            return self._settles != since.settled or bool(self._held)
-
-    def wait_until_settled(self, timeout: float | None) -> bool:
-        """Wait until nothing is held, or the seconds are over; answer which."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._held, timeout)
 
     # -- executing -------------------------------------------------------------------------------
 
@@ -249,7 +189,7 @@ class Engine:
                 run,
                 self._registry.require(run.task),
                 sent_ms=sent_ms,
-                variables=(variables or self._variables).copy(),
+                variables=(self._variables if variables is None else variables).copy(),
                 takes_slot=takes_slots,
             )
             for run in runs
@@ -257,22 +197,16 @@ class Engine:
         ask_ms = sent_ms + self._options.lease_ms / 3
         for activation in activations:
             activation.ask_ms = ask_ms
-        with self._lock:
-            was_idle = not self._held
-            self._held.update(activations)
-            stopping = self._stopping
-        if stopping:
-            for activation in activations:
-                activation.core.stopping.set(StopReason.SHUTDOWN)
-        if was_idle:
+        if self.holdings.add(activations):
             self._heartbeat.wake()
             self._monitor.wake()
         return activations
 
     def dispatch(self, activations: Sequence[Activation]) -> None:
         """Call the handlers."""
-        for activation in activations:
-            self._set_limit(activation)
+        # A list: each has its limit set.
+        if any([self._endings.set_limit(each) for each in activations]):  # noqa: C419
+            self._monitor.wake()
         waiting = [each for each in activations if each.task.is_async]
         if waiting:
             self.loop.submit(waiting)
@@ -295,9 +229,12 @@ class Engine:
             if activation.begin(self._pace.now_ms()):
                 outcome = activation.variables.run(_call_plain, activation)
                 if activation.conclude(outcome, self._pace.now_ms()):
-                    self._concluded([activation], ())
+                    self._conclude([activation])
         finally:
             self._concluded((), [activation])
+
+    def _conclude(self, ended: Sequence[Activation]) -> None:
+        self._concluded(ended, ())
 
     def _concluded(self, ended: Sequence[Activation], returned: Sequence[Activation]) -> None:
         if ended:
@@ -325,130 +262,36 @@ class Engine:
                     Metric.RUNS_SETTLED, label=_label(written, activation.settlement)
                 )
         freed = [each for each, written in answers if each.note_settled(written)]
-        with self._changed:
-            for activation, _ in answers:
-                self._held.discard(activation)
-                self._settles += 1
-                if activation.started_ms is not None:
-                    self._executed += 1
-                    self._cut_short += isinstance(activation.outcome, HandedBack)
-            self._changed.notify_all()
+        self.holdings.remove([each for each, _ in answers])
         self._free(freed)
 
     def _free(self, activations: Sequence[Activation]) -> None:
         if activations:
-            self._stuck.difference_update(activations)
+            self.holdings.note_freed(activations)
             self._freed(sum(each.takes_slot for each in activations))
-
-    # -- time ------------------------------------------------------------------------------------
-
-    def _set_limit(self, activation: Activation) -> None:
-        claimed = activation.claimed
-        left: list[tuple[float, Reason]] = []
-        if claimed.timeout_ms is not None:
-            active = self._pace.now_ms() + max(0, claimed.timeout_ms - claimed.active_ms)
-            left.append((active, Reason.TIMEOUT))
-        if claimed.deadline_in_ms is not None:
-            # It counts from the claim, by the database's clock.
-            left.append((activation.renewed_ms + claimed.deadline_in_ms, Reason.DEADLINE))
-        if left:
-            activation.limit_ms, activation.limit_kind = min(left)
-            self._monitor.wake()
-
-    def out_of_time(self, activation: Activation) -> None:
-        """End an activation whose time, or whose run's, has run out."""
-        activation.limit_ms = float("inf")
-        if activation.outcome is not None:
-            return
-        activation.limit = activation.limit_kind
-        deadline = activation.limit is Reason.DEADLINE
-        activation.core.cancelled.set(StopReason.DEADLINE if deadline else StopReason.TIMEOUT)
-        self._end(activation, verdicts.of_limit(activation.limit))
-
-    def _end(self, activation: Activation, outcome: Outcome) -> None:
-        """End an activation whatever its handler does: async ones get time to clean up."""
-        if activation.task.is_async:
-            self.loop.uproot(activation)
-            self._monitor.at(
-                self._pace.now_ms() + self._options.cancel_wait_ms,
-                partial(self._give_up, activation, outcome),
-            )
-        else:
-            self._give_up(activation, outcome)
-
-    def _give_up(self, activation: Activation, outcome: Outcome) -> None:
-        if activation.conclude(outcome, self._pace.now_ms()):
-            self._concluded([activation], ())
-            self._monitor.at(
-                self._pace.now_ms() + _STUCK_AFTER_MS, partial(self._note_stuck, activation)
-            )
-
-    def _note_stuck(self, activation: Activation) -> None:
-        self._stuck.add(activation)
-        if activation.returned:
-            self._stuck.discard(activation)
-            return
-        self._counters.add(Metric.HANDLERS_STUCK)
-        _log.warning(
-            "run %s: the handler of task %r does not stop; its slot stays taken until it does",
-            activation.claimed.id,
-            activation.task.name,
-        )
-
-    # -- leases ----------------------------------------------------------------------------------
-
-    def lapsed(self, activation: Activation) -> None:
-        """Tell a handler that its lease ran out; what it comes to is offered all the same."""
-        if activation.lapsed or activation.outcome is not None:
-            return
-        activation.lapsed = True
-        self._counters.add(Metric.LEASES_LAPSED)
-        _log.warning("run %s: its lease ran out before it was renewed", activation.claimed.id)
-        activation.core.cancelled.set(StopReason.LEASE_LOST)
-
-    def lost(self, activation: Activation) -> None:
-        """Tell a handler that its run is another's; nothing of it is sent."""
-        activation.lost = True
-        self._counters.add(Metric.LEASES_LOST)
-        _log.warning(
-            "run %s: its lease was taken; its handler is told to stop", activation.claimed.id
-        )
-        activation.core.cancelled.set(StopReason.LEASE_LOST)
-        self._end(activation, verdicts.of_stop(StopReason.LEASE_LOST))
-
-    def cancel_asked(self, activation: Activation) -> None:
-        """Tell a handler that its run was cancelled."""
-        activation.core.cancelled.set(StopReason.CANCELLED)
-        if activation.task.is_async:
-            self._end(activation, verdicts.of_stop(StopReason.CANCELLED))
 
     # -- stopping --------------------------------------------------------------------------------
 
-    def tell_stopping(self) -> None:
-        """Set `ctx.stopping` of all that runs, and of all that comes."""
-        with self._lock:
-            self._stopping = True
-        for activation in self.held():
-            activation.core.stopping.set(StopReason.SHUTDOWN)
-
     def tell_cancelled(self) -> None:
         """Set `ctx.cancelled` of all that runs."""
-        for activation in self.held():
+        for activation in self.holdings.all():
             activation.core.cancelled.set(StopReason.SHUTDOWN)
 
     def uproot_all(self) -> None:
         """Cancel all async handlers as tasks."""
-        for activation in self.held():
+        for activation in self.holdings.all():
             if activation.task.is_async:
                 self.loop.uproot(activation)
 
     def release(self) -> int:
         """Hand back all that is held and not about to be settled; answer how many."""
         now = self._pace.now_ms()
-        released = [each for each in self.held() if each.conclude(HandedBack(), now)]
+        released = [each for each in self.holdings.all() if each.conclude(HandedBack(), now)]
         for activation in released:
             activation.core.cancelled.set(StopReason.SHUTDOWN)
-        self._concluded(released, ())
+            if activation.task.is_async:
+                self.loop.uproot(activation)
+        self._conclude(released)
         return len(released)
 
     def flush(self, timeout: float) -> bool:

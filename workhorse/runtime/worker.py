@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -18,30 +19,19 @@ from workhorse.domain.hints import Hint
 from workhorse.domain.instants import check_duration
 from workhorse.domain.names import check_queue
 from workhorse.domain.runs import ClaimedRun, RunState
-from workhorse.errors import (
-    ConfigurationError,
-    LeaseRequiredError,
-    SchemaMismatchError,
-    StoreUnavailableError,
-    WorkhorseError,
-)
+from workhorse.errors import ConfigurationError, LeaseRequiredError, WorkhorseError
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.ports import Lane
 from workhorse.runtime import exits
 from workhorse.runtime.calls import StoreCalls
-from workhorse.runtime.claimer import CLAIMS_IN_FLIGHT, Claimer
+from workhorse.runtime.checks import SchemaCheck
 from workhorse.runtime.draining import Drain
-from workhorse.runtime.engine import Engine
 from workhorse.runtime.health import HealthServer, Report
-from workhorse.runtime.hooks import Hooks
-from workhorse.runtime.intake import Intake
-from workhorse.runtime.loops import Loop
 from workhorse.runtime.options import WorkerOptions
 from workhorse.runtime.pace import Pace, SystemPace
+from workhorse.runtime.parts import Parts
 from workhorse.runtime.signals import Signals
-from workhorse.runtime.slots import Slots
-from workhorse.store.claiming import claimed_under
-from workhorse.store.migrating import SchemaVersion, check_schema
+from workhorse.store.migrating import SchemaVersion
 from workhorse.telemetry import Counters, get_logger
 
 if TYPE_CHECKING:
@@ -108,33 +98,42 @@ class Worker:
         self._can_claim = can_claim
         self._on_claimed = on_claimed
         self._store = store
-        self._heartbeat_store = heartbeat_store or store.sibling(connections=1)
-        self._lane = lane
         self._registry = registry
-        self._publish = publish
+        self._lane = lane
         self._counters = counters or Counters()
         self._options = options or WorkerOptions()
         self._pace = pace or SystemPace()
         self._calls = StoreCalls(
             store, pace=self._pace, counters=self._counters, hang_ms=self._options.store_call_ms
         )
-        self._lock = threading.Lock()
-        self._check_lock = threading.Lock()
-        self._state_changed = threading.Condition(self._lock)
+        self._check = SchemaCheck(store, self._calls, passed=self._log_start, failed=self._die_of)
+        self._make_parts = partial(
+            Parts,
+            self.queues,
+            concurrency,
+            calls=self._calls,
+            heartbeat_store=heartbeat_store or store.sibling(connections=1),
+            lane=lane,
+            registry=registry,
+            publish=publish,
+            can_claim=can_claim,
+            on_claimed=on_claimed,
+            poll_ms=poll_ms,
+            options=self._options,
+            pace=self._pace,
+            counters=self._counters,
+        )
+        self._parts = self._make_parts()
+        self._changed = threading.Condition()
         self._started = False
         self._draining = False
-        self._ended = threading.Event()
-        self._stop_result: bool | None = None
         self._stopping = False
+        self._stop_result: bool | None = None
         self._releasing = False
         self._released = 0
-        self._schema: SchemaVersion | None = None
-        self._died: BaseException | None = None
+        self._died: Exception | None = None
         self._wake_run: Callable[[], None] = _nothing
-        self._intakes: list[Intake] = []
-        self._loops: list[Loop] = []
         self._health: HealthServer | None = None
-        self._renew_engine()
 
     def __repr__(self) -> str:
         return f"<Worker {self.worker_id}: {', '.join(self.queues)}>"
@@ -155,7 +154,7 @@ class Worker:
             SchemaMismatchError: The database's schema does not fit this version.
             ConfigurationError: A handler's annotations cannot be used.
         """
-        with self._lock:
+        with self._changed:
             if self._started or self._stopping or self._draining:
                 raise WorkhorseError(
                     f"worker {self.worker_id} was started before; make a new one instead"
@@ -163,8 +162,7 @@ class Worker:
             self._started = True
         try:
             self._registry.check()
-            if self._store_answers():
-                self._check_schema()
+            self._check.at_start()
             options = self._options
             if options.health_port is not None:
                 self._health = HealthServer(
@@ -173,35 +171,8 @@ class Worker:
         except BaseException:
             self.stop(0)
             raise
-        self._engine.start(contextvars.copy_context())
-        for queue in self.queues:
-            intake = Intake(
-                self._claimer(queue),
-                self._lane,
-                calls=self._calls,
-                slots=self._slots,
-                hooks=self._hooks,
-                registry=self._registry,
-                publish=self._engine.publisher.put,
-                check=self._check_schema,
-                ended=self._ended,
-                poll_ms=self._poll_ms,
-                options=self._options,
-                pace=self._pace,
-                counters=self._counters,
-            )
-            self._intakes.append(intake)
-            self._loops.append(
-                Loop(
-                    f"intake-{queue}",
-                    intake.serve,
-                    stopping=self._ended,
-                    pace=self._pace,
-                    counters=self._counters,
-                )
-            )
-        for loop in self._loops:
-            loop.start()
+        self._parts.engine.start(contextvars.copy_context())
+        self._parts.start_intakes(self._check)
 
     def run(self) -> int:
         """Start, go on until SIGTERM or SIGINT, stop; returns the exit code (`runtime.exits`).
@@ -246,53 +217,26 @@ class Worker:
         Returns:
             Whether all runs ended by themselves. A second call joins the first.
         """
-        with self._lock:
+        drain_s = self._seconds(drain)
+        with self._changed:
             first, self._stopping = not self._stopping, True
-        self._wake_run()
-        if first:
-            result = False
-            try:
-                result = self._stop(self._seconds(drain))
-            finally:
-                with self._state_changed:
-                    self._stop_result = result
-                    self._state_changed.notify_all()
-            return result
-        with self._state_changed:
-            self._state_changed.wait_for(lambda: self._stop_result is not None)
-            return bool(self._stop_result)
-
-    def _stop(self, drain: float) -> bool:
-        shutdown, engine = self._options.shutdown, self._engine
-        self._end_claims()
-        engine.tell_stopping()
-        hand_back_ms = shutdown.hand_back_ms
-        quiet = self._wait_until_quiet(drain)
-        if not quiet:
-            engine.tell_cancelled()
-            quiet = self._wait_until_quiet(shutdown.cancel_grace_ms / 1000)
-        if not quiet:
-            engine.uproot_all()
-            # What hangs must not bring the backstop on: that would be before the hand-backs.
-            left_ms = shutdown.backstop_ms - shutdown.cancel_grace_ms
-            hand_back_ms = min(hand_back_ms, max(500, left_ms - 500))
-            quiet = self._wait_until_quiet(hand_back_ms / 3000)
-        deadline = time.monotonic() + hand_back_ms / 1000
-        left = engine.release()
-        if left:
-            _log.warning("worker %s: %d runs are handed back", self.worker_id, left)
-        closed = engine.close(deadline)
-        self._hooks.close()
-        if self._health is not None:
-            self._health.close()
-            self._health = None
-        clean = quiet and closed and not left and not engine.cut_short
+            if not first:
+                self._changed.wait_for(lambda: self._stop_result is not None)
+                return bool(self._stop_result)
+        clean = False
+        try:
+            clean = self._parts.shut_down(drain_s)
+            if self._health is not None:
+                self._health.close()
+                self._health = None
+        finally:
+            with self._changed:
+                self._stop_result = clean
+                self._changed.notify_all()
+            self._wake_run()
         if self._started:
-            _log.info(
-                "worker %s has stopped; %s",
-                self.worker_id,
-                "all runs had ended" if clean else "runs were cut short",
-            )
+            how = "all runs had ended" if clean else "runs were cut short"
+            _log.info("worker %s has stopped; %s", self.worker_id, how)
         return clean
 
     def release_in_flight(self) -> int:
@@ -304,38 +248,20 @@ class Worker:
         Returns:
             How many runs the pass handed back.
         """
-        with self._state_changed:
+        with self._changed:
             if self._releasing:
-                self._state_changed.wait_for(lambda: not self._releasing)
+                self._changed.wait_for(lambda: not self._releasing)
                 return self._released
             self._releasing = True
         released = 0
         try:
-            bound = self._options.shutdown.hand_back_ms / 1000
-            self._end_claims()
-            for loop in self._loops:
-                loop.join(bound / 3)
-            released = self._engine.release()
-            self._engine.flush(bound)
+            released = self._parts.release()
         finally:
-            with self._state_changed:
+            with self._changed:
                 self._released = released
                 self._releasing = False
-                self._state_changed.notify_all()
+                self._changed.notify_all()
         return released
-
-    def _end_claims(self) -> None:
-        self._ended.set()
-        self._slots.close()
-        for intake in self._intakes:
-            intake.close()
-
-    def _wait_until_quiet(self, timeout: float) -> bool:
-        """Wait until no claim is under way and nothing is held; answer whether it came to that."""
-        deadline = time.monotonic() + timeout
-        ended = all(loop.join(max(0.0, deadline - time.monotonic())) for loop in self._loops)
-        settled = self._engine.wait_until_settled(max(0.0, deadline - time.monotonic()))
-        return ended and settled
 
     def _seconds(self, drain: timedelta | float | None) -> float:
         if drain is None:
@@ -348,7 +274,7 @@ class Worker:
 
     def busy(self) -> bool:
         """Whether a run is held: from a claim's answer until its settle has committed."""
-        return self._engine.busy
+        return bool(self._parts.holdings)
 
     def drain(self, max_runs: int | None = None) -> int:
         """Run what can be claimed, by scan, until nothing is left; for a worker not started.
@@ -363,38 +289,33 @@ class Worker:
             StoreUnavailableError: The database does not answer.
             SchemaMismatchError: The database's schema does not fit this version.
         """
-        with self._lock:
+        with self._changed:
             if self._started or self._stopping or self._draining:
                 raise WorkhorseError(
                     f"worker {self.worker_id} is started or stopped; drain() is for one that is "
                     "neither"
                 )
             self._draining = True
+        parts = self._parts
         try:
             self._registry.check()
-            self._check_schema()
-            engine = self._engine
-            engine.start(contextvars.copy_context())
-            drain = Drain(
-                [self._claimer(queue) for queue in self.queues],
-                engine=engine,
-                slots=self._slots,
-                hooks=self._hooks,
-                ended=self._ended,
-            )
-            try:
-                return drain.run(max_runs)
-            finally:
-                with self._lock:
-                    stopping = self._stopping
-                if not stopping:
-                    engine.release()
-                    engine.close(time.monotonic() + self._options.shutdown.hand_back_ms / 1000)
-                    self._hooks.close()
-                    self._renew_engine()
+            self._check()
+            parts.engine.start(contextvars.copy_context())
+            return Drain(
+                parts.claimers(),
+                holdings=parts.holdings,
+                slots=parts.slots,
+                hooks=parts.hooks,
+                ended=parts.ended,
+            ).run(max_runs)
         finally:
-            with self._lock:
+            with self._changed:
                 self._draining = False
+                stopping = self._stopping  # then `stop` closes them
+            if not stopping:
+                parts.engine.release()
+                parts.close(self._options.shutdown.hand_back_ms)
+                self._parts = self._make_parts()
 
     def process_run(self, claimed: ClaimedRun) -> RunState | None:
         """Execute a claimed run and settle it: the step that worker, Lambda and tests share.
@@ -412,7 +333,7 @@ class Worker:
         """
         if claimed.lease is None:
             raise LeaseRequiredError(f"run {claimed.id} carries no lease; it was not touched")
-        engine = self._engine
+        engine = self._parts.engine
         self._registry.require(claimed.task)
         engine.start()
         (activation,) = engine.hold(
@@ -426,73 +347,9 @@ class Worker:
         done.wait()
         return activation.written
 
-    # -- parts -----------------------------------------------------------------------------------
+    # -- what is known of it ---------------------------------------------------------------------
 
-    def _renew_engine(self) -> None:
-        self._slots = Slots(self.concurrency, self.queues)
-        self._engine = Engine(
-            self._calls,
-            self._heartbeat_store,
-            self._registry,
-            publish=self._publish,
-            reach=self._lane.reach_ms,
-            freed=self._slots.give_back,
-            options=self._options,
-            pace=self._pace,
-            counters=self._counters,
-        )
-        self._hooks = Hooks(
-            self._can_claim,
-            self._on_claimed,
-            loop=self._engine.loop,
-            limit_ms=self._options.hook_ms,
-            counters=self._counters,
-        )
-        self._gate = threading.Semaphore(CLAIMS_IN_FLIGHT)
-
-    def _claimer(self, queue: str) -> Claimer:
-        return Claimer(
-            queue,
-            calls=self._calls,
-            engine=self._engine,
-            slots=self._slots,
-            hooks=self._hooks,
-            registry=self._registry,
-            reach=self._lane.reach_ms,
-            lease_ms=self._options.lease_ms,
-            gate=self._gate,
-            ended=self._ended,
-            pace=self._pace,
-            counters=self._counters,
-        )
-
-    # -- the store's schema ----------------------------------------------------------------------
-
-    def _store_answers(self) -> bool:
-        try:
-            self._calls.try_once(claimed_under, 0)
-        except StoreUnavailableError:
-            _log.warning("worker %s starts while its store is away", self.worker_id)
-            return False
-        except Exception:  # noqa: BLE001 - it answered; the schema's check says what is wrong
-            return True
-        return True
-
-    def _check_schema(self) -> None:
-        """Check the schema, once; a worker whose schema does not fit ends."""
-        with self._check_lock:
-            if self._schema is None:
-                self._schema = self._checked_schema()
-
-    def _checked_schema(self) -> SchemaVersion:
-        try:
-            schema = check_schema(self._store)
-        except (SchemaMismatchError, ConfigurationError) as error:
-            self._died = error
-            _log.critical("worker %s ends: %s", self.worker_id, error)
-            self._ended.set()
-            self._wake_run()
-            raise
+    def _log_start(self, schema: SchemaVersion) -> None:
         _log.info(
             "worker %s: workhorse %s, schema %d, environment %r, store %s, lane %s, queues %s, "
             "1 worker, %d slots",
@@ -505,38 +362,39 @@ class Worker:
             ", ".join(self.queues),
             self.concurrency,
         )
-        return schema
 
-    # -- health ----------------------------------------------------------------------------------
+    def _die_of(self, error: Exception) -> None:
+        self._died = error
+        _log.critical("worker %s ends: %s", self.worker_id, error)
+        self._parts.ended.set()
+        self._wake_run()
 
     def _report(self) -> Report:
-        engine = self._engine
-        loops = {loop.name: loop.healthy for loop in [*engine.loops(), *self._loops]}
+        parts, engine = self._parts, self._parts.engine
+        loops = {loop.name: loop.healthy for loop in [*engine.loops(), *parts.loops]}
         loops["async"] = engine.loop.healthy
-        held, stuck = len(engine.held()), engine.stuck
+        held, stuck = parts.holdings.tally().held, parts.holdings.stuck
+        stopping, away = parts.ended.is_set(), self._calls.away
         live = all(loops.values()) and stuck < self.concurrency and self._died is None
-        ready = (
-            live and self._schema is not None and not self._calls.away and not self._ended.is_set()
-        )
         return Report(
             live=live,
-            ready=ready,
+            ready=live and self._check.done and not away and not stopping,
             details={
                 "worker": self.worker_id,
                 "loops": loops,
                 "held": held,
                 "stuck": stuck,
                 "loop_blocked": engine.loop_blocked,
-                "store_answers": not self._calls.away,
-                "stopping": self._ended.is_set(),
+                "store_answers": not away,
+                "stopping": stopping,
             },
             gauges={
                 "slots": self.concurrency,
-                "slots_free": self._slots.free,
+                "slots_free": parts.slots.free,
                 "runs_held": held,
                 "handlers_stuck": stuck,
                 "loop_is_blocked": engine.loop_blocked,
-                "store_is_away": self._calls.away,
+                "store_is_away": away,
             },
         )
 

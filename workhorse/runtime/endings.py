@@ -1,0 +1,137 @@
+"""Activations that end from outside: out of time, cancelled, or without their lease.
+
+Source: docs/design.md, sections 3 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from workhorse.domain.outcomes import Outcome
+from workhorse.domain.runs import Reason
+from workhorse.handlers.signals import StopReason
+from workhorse.runtime import verdicts
+from workhorse.runtime.activation import Activation
+from workhorse.runtime.holdings import Holdings
+from workhorse.runtime.pace import Pace
+from workhorse.telemetry import Counters, Metric, get_logger
+
+_log = get_logger("worker")
+
+_STUCK_AFTER_MS: Final = 1_000.0
+_NEVER: Final = float("inf")
+
+
+class Timers(Protocol):
+    """Calls something later."""
+
+    def at(self, when_ms: float, call: Callable[[], None]) -> None:
+        """Have `call` called at a time of the worker's own clock."""
+        ...
+
+
+class Endings:
+    """Tells handlers to stop, and ends the activations of those that do not.
+
+    Args:
+        uproot: Cancels the asyncio tasks of an async handler.
+        concluded: Takes activations that have ended.
+        cancel_wait_ms: How long an async handler may take to clean up.
+    """
+
+    timers: Timers
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        *,
+        uproot: Callable[[Activation], None],
+        concluded: Callable[[Sequence[Activation]], None],
+        cancel_wait_ms: float,
+        pace: Pace,
+        counters: Counters,
+    ) -> None:
+        self._holdings = holdings
+        self._uproot = uproot
+        self._concluded = concluded
+        self._cancel_wait_ms = cancel_wait_ms
+        self._pace = pace
+        self._counters = counters
+
+    def set_limit(self, activation: Activation) -> bool:
+        """Decide when the activation's time is over; False when it never is."""
+        claimed = activation.claimed
+        left: list[tuple[float, Reason]] = []
+        if claimed.timeout_ms is not None:
+            active = self._pace.now_ms() + max(0, claimed.timeout_ms - claimed.active_ms)
+            left.append((active, Reason.TIMEOUT))
+        if claimed.deadline_in_ms is not None:
+            # It counts from the claim, by the database's clock.
+            left.append((activation.renewed_ms + claimed.deadline_in_ms, Reason.DEADLINE))
+        if left:
+            activation.limit_ms, activation.limit_kind = min(left)
+        return bool(left)
+
+    def out_of_time(self, activation: Activation) -> None:
+        """End an activation whose time, or whose run's, has run out."""
+        activation.limit_ms = _NEVER
+        if activation.outcome is not None:
+            return
+        activation.limit = activation.limit_kind
+        deadline = activation.limit is Reason.DEADLINE
+        activation.core.cancelled.set(StopReason.DEADLINE if deadline else StopReason.TIMEOUT)
+        self._end(activation, verdicts.of_limit(activation.limit))
+
+    def lapsed(self, activation: Activation) -> None:
+        """Tell a handler that its lease ran out; what it comes to is offered all the same."""
+        if activation.lapsed or activation.outcome is not None:
+            return
+        activation.lapsed = True
+        self._counters.add(Metric.LEASES_LAPSED)
+        _log.warning("run %s: its lease ran out before it was renewed", activation.claimed.id)
+        activation.core.cancelled.set(StopReason.LEASE_LOST)
+
+    def lost(self, activation: Activation) -> None:
+        """Tell a handler that its run is another's; nothing of it is sent."""
+        activation.lost = True
+        self._counters.add(Metric.LEASES_LOST)
+        _log.warning(
+            "run %s: its lease was taken; its handler is told to stop", activation.claimed.id
+        )
+        activation.core.cancelled.set(StopReason.LEASE_LOST)
+        self._end(activation, verdicts.of_stop(StopReason.LEASE_LOST))
+
+    def cancel_asked(self, activation: Activation) -> None:
+        """Tell a handler that its run was cancelled; a plain one ends when it looks."""
+        activation.core.cancelled.set(StopReason.CANCELLED)
+        if activation.task.is_async:
+            self._end(activation, verdicts.of_stop(StopReason.CANCELLED))
+
+    def _end(self, activation: Activation, outcome: Outcome) -> None:
+        """End an activation whatever its handler does: async ones get time to clean up."""
+        if activation.task.is_async:
+            self._uproot(activation)
+            self.timers.at(
+                self._pace.now_ms() + self._cancel_wait_ms,
+                partial(self._give_up, activation, outcome),
+            )
+        else:
+            self._give_up(activation, outcome)
+
+    def _give_up(self, activation: Activation, outcome: Outcome) -> None:
+        if activation.conclude(outcome, self._pace.now_ms()):
+            self._concluded([activation])
+            self.timers.at(
+                self._pace.now_ms() + _STUCK_AFTER_MS, partial(self._note_stuck, activation)
+            )
+
+    def _note_stuck(self, activation: Activation) -> None:
+        if self._holdings.note_stuck(activation):
+            self._counters.add(Metric.HANDLERS_STUCK)
+            _log.warning(
+                "run %s: the handler of task %r does not stop; its slot stays taken until it does",
+                activation.claimed.id,
+                activation.task.name,
+            )

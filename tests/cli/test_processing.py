@@ -15,7 +15,8 @@ from workhorse.maintenance import Maintenance, Pass
 from workhorse.runtime import exits
 from workhorse.store.schema import VERSION
 
-CLI = ("-m", "workhorse.cli", "--app", "shop:app")
+APP = ("--app", "shop:app")
+CLI = ("-m", "workhorse.cli", *APP)
 STEPS = ["recover", "deadlines", "promote", "cancellations", "far_timers", "top_up"]
 
 
@@ -107,6 +108,22 @@ def test_a_worker_can_maintain_too(cli: CommandLine, processes: Processes) -> No
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == exits.STOPPED
+
+
+def test_a_worker_drains_and_ends(cli: CommandLine) -> None:
+    run_id = cli.ok(*APP, "--json", "enqueue", "orders.charge", "{}").json["id"]
+
+    told = cli.ok(*APP, "--json", "worker", "--drain")
+
+    assert told.json["executed"] == 1
+    assert _state(cli, run_id) == "succeeded"
+
+
+def test_a_worker_that_drains_does_not_maintain(cli: CommandLine) -> None:
+    told = cli(*APP, "worker", "--drain", "--with-maintenance")
+
+    assert told.code == 2
+    assert "--drain ends by itself" in told.err
 
 
 def test_a_worker_without_a_schema_ends_with_one_line(

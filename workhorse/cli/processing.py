@@ -50,18 +50,29 @@ def worker(
             "--with-maintenance", help="Maintain in this process too: for a laptop, or one machine."
         ),
     ] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="End when no run is left that can be claimed.")
+    ] = False,
 ) -> int:
     """Run the app's tasks until SIGTERM or SIGINT.
 
     The first signal lets runs end within the drain time and hands the others back; a second one, a
     second later, ends the process at once.
     """
+    if drain and with_maintenance:
+        raise typer.BadParameter("--drain ends by itself; it goes without --with-maintenance")
     app = invocation.open(tasks=True, long_running=True)
     if queue:
         from workhorse.domain.names import check_queue
 
         queue = [check_queue(part.strip()) for name in queue for part in name.split(",")]
     one = app.worker(queue or None)
+    if drain:
+        executed = one.drain()
+        invocation.renderer.document(
+            {"worker": one.worker_id, "executed": executed}, f"{executed} runs were executed"
+        )
+        return exits.OK
     helper = _Beside(app.maintenance()) if with_maintenance else None
     try:
         code = one.run()

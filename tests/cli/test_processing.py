@@ -179,6 +179,7 @@ def test_maintenance_goes_on_until_a_signal_and_tells_what_it_changed(
     maintain = processes.python("-m", "workhorse.cli", "maintain", "--json", cwd=cli.folder)
     cli.ok("--app", "shop:app", "enqueue", "orders.charge", "{}", "--delay", "100ms")
 
+    maintain.wait_for("INFO maintenance: begins: store SQLite at .*, lane polling")
     maintain.wait_for('"promote": 1')
     maintain.send(signal.SIGTERM)
 

@@ -11,9 +11,12 @@ from workhorse.cli import exits
 from workhorse.cli.invocation import Invocation
 from workhorse.cli.options import command
 from workhorse.cli.rendering import Table
+from workhorse.telemetry import get_logger
 
 if TYPE_CHECKING:
     from workhorse.maintenance import Maintenance, Pass
+
+_log = get_logger("maintenance")
 
 
 def register(app: typer.Typer) -> None:
@@ -98,6 +101,7 @@ def maintain(
     app = invocation.open(long_running=True)
     maintenance = app.maintenance()
     if not once:
+        _log.info("begins: store %s, lane %s", app.store.description, app.lane_name)
         maintenance.run(on_pass=lambda done: _tell(invocation, done))
         return exits.OK
     with invocation.renderer.progress("maintaining") as told:

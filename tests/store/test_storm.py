@@ -16,7 +16,10 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import IntegrityError
 
 from tests.store.acting import (
-    EACH_SETTLEMENT,
+    BROKEN,
+    HAND_BACK,
+    RETRY_NOW,
+    SUCCEED,
     TASK,
     a_run,
     a_token,
@@ -28,8 +31,9 @@ from tests.store.acting import (
 from tests.store.invariants import check_invariants
 from tests.support.eventually import eventually
 from workhorse.domain.ids import RunId
+from workhorse.domain.outcomes import Park, Retry, Settlement
 from workhorse.domain.retry import RetryPolicy
-from workhorse.domain.runs import ClaimedRun
+from workhorse.domain.runs import ClaimedRun, Reason, RunState
 from workhorse.errors import RunNotFinishedError
 from workhorse.store.claiming import claim, sight
 from workhorse.store.database import Store
@@ -42,6 +46,16 @@ from workhorse.store.sweeping import end_overdue, far_timers, finish_cancelled, 
 _SECONDS = 4.0
 _LEASE_MS = 150
 _QUEUE = "default"
+_KINDS: list[Settlement] = [
+    SUCCEED,
+    RETRY_NOW,
+    Retry(20, Reason.ERROR, BROKEN),
+    HAND_BACK,
+    HAND_BACK,
+    Park(RunState.SCHEDULED, 20),
+    Park(RunState.WAITING, 20),
+    Park(RunState.WAITING, 10),
+]
 
 
 class _Storm:
@@ -58,7 +72,7 @@ class _Storm:
         self._lock = threading.Lock()
 
     def enqueue(self, store: Store) -> None:
-        policy = RetryPolicy(max_attempts=4, first=timedelta(milliseconds=20))
+        policy = RetryPolicy(max_attempts=9, first=timedelta(milliseconds=20))
         runs = [
             a_run(
                 session=f"s{number % 7}" if number % 3 == 0 else None,
@@ -112,8 +126,7 @@ class _Storm:
 
     def _settle(self, store: Store, draw: random.Random, claimed: list[ClaimedRun]) -> None:
         draw.shuffle(claimed)
-        kinds = list(EACH_SETTLEMENT.values())
-        entries = [Entry(lease_of(run), draw.choice(kinds), queue=_QUEUE) for run in claimed]
+        entries = [Entry(lease_of(run), draw.choice(_KINDS), queue=_QUEUE) for run in claimed]
         written = store.run(settle, entries, reach=reach).written
         with self._lock:
             self.done["settled"] += len(written)

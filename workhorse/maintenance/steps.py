@@ -16,7 +16,9 @@ from workhorse.ports import Lane
 from workhorse.store import sweeping, viewing
 from workhorse.store.database import Store
 from workhorse.store.sweeping import Swept
-from workhorse.telemetry import Counters, Metric
+from workhorse.telemetry import Counters, Metric, get_logger
+
+_log = get_logger("maintenance")
 
 MOST_TOP_UPS: Final = 100
 """Visible messages that a queue needs at most: who gets one scans for more."""
@@ -76,11 +78,18 @@ def top_up(parts: Parts) -> Swept:
     """Send wakeups for ready runs of which too few are on their way: the net under lost sends.
 
     What the broker says of its backlog is an estimate: a throttle, not a proof. Nothing is written,
-    so it may be done at any time, and by anybody.
+    so it may be done at any time, and by anybody. A queue that the broker says nothing about fails
+    the step, once the others have got theirs.
     """
     hints: list[Hint] = []
+    broken: Exception | None = None
     for queue in parts.store.run(viewing.open_queues):
-        visible = parts.lane.backlog(queue)
+        try:
+            visible = parts.lane.backlog(queue)
+        except Exception as error:  # noqa: BLE001 - raised below
+            _log.warning("queue %s: its backlog is not known: %s", queue, type(error).__name__)
+            broken = broken or error
+            continue
         if visible is None:  # the lane has no messages: its workers scan
             continue
         ready, first = parts.store.run(viewing.ready_to_top_up, queue, MOST_TOP_UPS)
@@ -88,6 +97,9 @@ def top_up(parts: Parts) -> Swept:
         missing = max(0, wanted - visible)
         hints += [Hint(run_id, queue) for run_id in first[:missing]]
     parts.counters.add(Metric.TOP_UPS, len(hints))
+    if broken is not None:
+        parts.publish(hints)
+        raise broken
     return Swept(len(hints), False, hints)
 
 

@@ -1,0 +1,348 @@
+"""The loop: each step once an interval whoever runs it, whatever fails in it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from tests.maintenance.lanes import Outbox, TalkingLane
+from tests.store.acting import LEASE_MS, a_claimed, put, put_many, state_of
+from tests.support.eventually import eventually
+from tests.support.postgres import PostgresServer
+from workhorse.domain.retry import RetryPolicy
+from workhorse.errors import StoreUnavailableError
+from workhorse.maintenance import Maintenance, Pass
+from workhorse.maintenance.steps import STEPS, Page, Parts, Publish, Step
+from workhorse.store.database import ManualClock, Store
+from workhorse.store.migrating import migrate
+from workhorse.store.steps import list_steps
+from workhorse.store.sweeping import Swept
+from workhorse.telemetry import Counters, Metric
+
+
+def _maintenance(
+    store: Store,
+    *steps: Step,
+    counters: Counters | None = None,
+    publish: Publish | None = None,
+) -> Maintenance:
+    return Maintenance(
+        store=store,
+        lane=TalkingLane(),
+        publish=publish or Outbox(),
+        counters=counters or Counters(),
+        draw=random.Random(1),
+        steps=steps or STEPS,
+    )
+
+
+def _step(name: str, page: Callable[[Parts], Swept], interval_ms: int = 1_000) -> Step:
+    return Step(name, interval_ms, page)
+
+
+def _fails(parts: Parts) -> Swept:
+    raise ZeroDivisionError
+
+
+# -- each once an interval -----------------------------------------------------------------------
+
+
+def test_a_step_is_done_when_it_is_due(store: Store, clock: ManualClock) -> None:
+    maintenance = _maintenance(store)
+
+    assert set(maintenance.run_due().counts) == {step.name for step in STEPS}
+    assert maintenance.run_due().counts == {}
+    clock.advance(1_000)
+    assert set(maintenance.run_due().counts) == {
+        "recover", "deadlines", "promote", "cancellations",
+    }  # fmt: skip
+    clock.advance(29_000)
+    assert set(maintenance.run_due().counts) == {step.name for step in STEPS}
+
+
+def test_any_number_of_them_do_each_step_once_an_interval(store: Store, clock: ManualClock) -> None:
+    done: list[str] = []
+
+    def named(name: str) -> Step:
+        def page(parts: Parts) -> Swept:
+            done.append(name)
+            return Swept()
+
+        return _step(name, page)
+
+    steps = [named(name) for name in ("one", "two", "three")]
+    stores = [store.sibling(connections=1) for _ in range(5)]
+    fleet = [_maintenance(each, *steps) for each in stores]
+    for _ in range(4):
+        start = threading.Barrier(len(fleet))
+
+        def run(maintenance: Maintenance, start: threading.Barrier = start) -> None:
+            start.wait(30)
+            maintenance.run_due()
+
+        with ThreadPoolExecutor(len(fleet)) as threads:
+            list(threads.map(run, fleet))
+        clock.advance(1_000)
+
+    assert sorted(done) == ["one"] * 4 + ["three"] * 4 + ["two"] * 4
+    for each in stores:
+        each.close()
+
+
+def test_a_pass_by_hand_does_all_whenever_they_were_done(store: Store) -> None:
+    maintenance = _maintenance(store)
+    told: list[tuple[str, int]] = []
+    maintenance.run_due()
+
+    done = maintenance.run_once(on_step=lambda name, count: told.append((name, count)))
+
+    assert done.counts == {step.name: 0 for step in STEPS}
+    assert told == [(step.name, 0) for step in STEPS]
+
+
+def test_the_rows_say_when_each_step_last_ran_and_what_it_did(
+    store: Store, clock: ManualClock
+) -> None:
+    put_many(store, 3, delay_ms=10)
+    clock.advance(10)
+
+    _maintenance(store).run_once()
+
+    steps = {step.name: step for step in store.run(list_steps)}
+    assert steps["promote"].last_count == 3
+    assert {step.last_at for step in steps.values()} == {clock.now}
+    assert steps["top_up"].next_at == clock.now + timedelta(seconds=30)
+
+
+def test_pages_follow_while_they_are_full(store: Store) -> None:
+    pages = iter([Swept(5, True), Swept(5, True), Swept(2, False), Swept(9, False)])
+
+    done = _maintenance(store, _step("one", lambda parts: next(pages))).run_once()
+
+    assert (done.counts, done.total) == ({"one": 12}, 12)
+
+
+# -- what fails ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["run_once", "run_due"])
+def test_a_step_that_fails_does_not_keep_the_others_from_healing(store: Store, how: str) -> None:
+    counters = Counters()
+    maintenance = _maintenance(
+        store, _step("broken", _fails), _step("well", lambda parts: Swept(1)), counters=counters
+    )
+
+    done: Pass = getattr(maintenance, how)()
+
+    assert (done.counts, done.failed) == ({"well": 1}, {"broken": "ZeroDivisionError"})
+    assert counters.get(Metric.LOOP_RESTARTS, label="maintenance.broken") == 1
+    steps = {step.name: step.last_at for step in store.run(list_steps)}
+    assert steps["broken"] is None
+    assert steps["well"] is not None
+
+
+def test_a_step_that_failed_is_tried_at_its_next_time(store: Store, clock: ManualClock) -> None:
+    results: Iterator[Page] = iter([_fails, lambda parts: Swept(1)])
+    maintenance = _maintenance(store, _step("one", lambda parts: next(results)(parts)))
+
+    assert maintenance.run_due().failed == {"one": "ZeroDivisionError"}
+    assert maintenance.run_due() == Pass()
+    clock.advance(1_000)
+    assert maintenance.run_due().counts == {"one": 1}
+
+
+def test_a_page_that_fails_after_others_keeps_what_they_did(
+    store: Store, clock: ManualClock
+) -> None:
+    """What has been committed is done, and its wakeups are sent."""
+    outbox = Outbox()
+    pages = iter([True, False])
+
+    def page(parts: Parts) -> Swept:
+        if next(pages):
+            return Swept(5, True, [])
+        raise ZeroDivisionError
+
+    done = _maintenance(store, _step("one", page), publish=outbox).run_once()
+
+    assert done.failed == {"one": "ZeroDivisionError"}
+    assert outbox.pages == [[]]
+
+
+# -- bounds and stops ----------------------------------------------------------------------------
+
+
+def test_a_pass_begins_no_page_after_its_time(store: Store) -> None:
+    """Also where pages would be full for ever."""
+    done = _maintenance(
+        store, _step("endless", lambda parts: Swept(1, True)), _step("later", _fails)
+    ).run_once(timedelta(milliseconds=30))
+
+    assert done.counts["endless"] >= 1
+    assert done.failed == {}
+
+
+def test_a_pass_without_time_does_nothing(store: Store) -> None:
+    assert _maintenance(store).run_once(timedelta(0)) == Pass()
+
+
+def test_a_step_that_would_fail_after_the_time_is_not_begun(store: Store) -> None:
+    """A store that is out of reach fails each step only after a while."""
+    began: list[str] = []
+
+    def slow(parts: Parts) -> Swept:
+        began.append("slow")
+        ends = time.monotonic() + 0.6
+        eventually(lambda: time.monotonic() >= ends)
+        raise StoreUnavailableError("away")
+
+    def next_one(parts: Parts) -> Swept:
+        began.append("next")
+        return Swept()
+
+    steps = [_step("slow", slow), _step("next", next_one)]
+
+    assert set(_maintenance(store, *steps).run_once(timedelta(seconds=1)).failed) == {"slow"}
+    assert began == ["slow"]
+    _maintenance(store, *steps).run_once(timedelta(seconds=30))
+    assert began == ["slow", "slow", "next"]
+
+
+@pytest.mark.parametrize("how", ["run_once", "run_due"])
+def test_a_stopped_maintenance_begins_nothing(store: Store, how: str) -> None:
+    maintenance = _maintenance(store)
+    maintenance.stop()
+    maintenance.stop()
+
+    assert getattr(maintenance, how)() == Pass()
+
+
+def test_a_stop_ends_the_step_after_the_page_under_way(store: Store) -> None:
+    def page(parts: Parts) -> Swept:
+        maintenance.stop()
+        return Swept(1, True)
+
+    maintenance = _maintenance(store, _step("one", page), _step("two", _fails))
+
+    assert maintenance.run_once() == Pass({"one": 1})
+
+
+# -- for ever ------------------------------------------------------------------------------------
+
+
+def test_it_runs_until_it_is_stopped(store: Store, clock: ManualClock) -> None:
+    passes: list[Pass] = []
+    maintenance = _maintenance(store)
+    thread = threading.Thread(target=maintenance.run, kwargs={"on_pass": passes.append})
+    thread.start()
+    eventually(lambda: len(passes) == 1)
+    run_id = put(store, delay_ms=10)
+    clock.advance(1_000)
+
+    eventually(lambda: state_of(store, run_id) == "ready")
+    maintenance.stop()
+    thread.join(10)
+
+    assert not thread.is_alive()
+    assert passes[0].counts == {step.name: 0 for step in STEPS}
+
+
+def test_passes_in_which_nothing_was_due_are_not_told(store: Store) -> None:
+    passes: list[Pass] = []
+    looks: list[int] = []
+
+    class Looking(Maintenance):
+        def run_due(self, within: timedelta = timedelta(seconds=50)) -> Pass:
+            looks.append(1)
+            if len(looks) == 3:
+                self.stop()
+            return super().run_due(within)
+
+    maintenance = Looking(
+        store=store, lane=TalkingLane(), publish=Outbox(), counters=Counters(),
+        steps=[_step("one", lambda parts: Swept())],
+    )  # fmt: skip
+    maintenance.run(on_pass=passes.append)
+
+    assert (len(looks), passes) == (3, [Pass({"one": 0})])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_the_handlers_are_put_back(
+    sqlite_url: str, number: signal.Signals
+) -> None:
+    store = Store.open(sqlite_url)
+    before = signal.getsignal(number)
+
+    def page(parts: Parts) -> Swept:
+        os.kill(os.getpid(), number)
+        return Swept()
+
+    _maintenance(store, _step("one", page)).run()
+
+    assert signal.getsignal(number) is before
+    store.close()
+
+
+def test_while_everything_fails_it_looks_less_often(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(sqlite_url)
+    maintenance = _maintenance(store, _step("one", _fails, 0))
+    rests: list[float] = []
+
+    def wait(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 8:
+            maintenance.stop()
+
+    monkeypatch.setattr(maintenance._stopping, "wait", wait)
+    maintenance.run()
+
+    bounds = [2, 4, 8, 16, 30, 30, 30, 30]
+    assert all(0.8 * top <= rest <= top for rest, top in zip(rests, bounds, strict=True))
+    store.close()
+
+
+def test_it_outlives_the_outage_of_the_store(own_postgres: PostgresServer) -> None:
+    store = Store.open(own_postgres.url(own_postgres.databases.create()))
+    migrate(store)
+    counters, passes = Counters(), list[Pass]()
+    maintenance = _maintenance(store, counters=counters)
+    thread = threading.Thread(target=maintenance.run, kwargs={"on_pass": passes.append})
+    thread.start()
+    try:
+        eventually(lambda: passes)
+        own_postgres.kill()
+        eventually(lambda: any(done.failed for done in passes), within=60)
+        own_postgres.start()
+        run_id = put(store, delay_ms=1)
+        eventually(lambda: state_of(store, run_id) == "ready", within=60)
+    finally:
+        maintenance.stop()
+        thread.join(60)
+        store.close()
+
+    assert not thread.is_alive()
+    failures = {name for done in passes for name in done.failed.values()}
+    assert failures == {"StoreUnavailableError"}
+    assert sum(counters.snapshot().values()) > 0
+
+
+def test_it_heals_while_every_slot_is_broken(store: Store, clock: ManualClock) -> None:
+    """No worker and no task code is needed: a run that kills its workers comes to its end."""
+    policy = RetryPolicy(max_attempts=1)
+    ids = [a_claimed(store, retry=policy, task=f"unknown{number}").id for number in range(3)]
+    clock.advance(LEASE_MS)
+
+    _maintenance(store).run_once()
+
+    assert {state_of(store, run_id) for run_id in ids} == {"failed"}

@@ -236,21 +236,25 @@ class Workhorse:
             queues = [queues]
         settings = self.settings
         served = settings.queues if queues is None else tuple(map(check_queue, queues))
-        return Worker(
+        # Of its own: what handlers enqueue must not keep claims and settles waiting.
+        store = self._resources.sibling_store()
+        worker = Worker(
             served,
             settings.concurrency if concurrency is None else concurrency,
             worker_id,
             settings.poll_ms if poll_ms is None else poll_ms,
             can_claim,
             on_claimed,
-            # Of its own: what handlers enqueue must not keep claims and settles waiting.
-            store=self._resources.sibling_store(),
+            store=store,
             lane=self._resources.lane(),
             registry=self.registry,
             publish=self._publisher.publish,
             counters=self.counters,
             options=self._worker_options() if options is None else options,
         )
+        # A program may make one worker after the other; each one's connections go with it.
+        weakref.finalize(worker, store.close).atexit = False
+        return worker
 
     def maintenance(self) -> Maintenance:
         """Return the maintenance of this app's store; it is not started.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
@@ -163,6 +164,30 @@ def test_closing_lets_go_of_everything_that_was_opened(
     assert app.lane_name == "MemoryLane"
 
 
+def test_a_workers_connections_go_with_it(
+    app: Workhorse, double: Task[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may make one worker after the other, and each has a few."""
+    closed: list[Store] = []
+    close = Store.close
+
+    def close_and_tell(store: Store) -> None:
+        closed.append(store)
+        close(store)
+
+    monkeypatch.setattr(Store, "close", close_and_tell)
+    for number in range(2):
+        double.enqueue(number)
+        worker = app.worker()
+        assert worker.drain() == 1
+        worker.stop(0)
+        closed.clear()
+        del worker
+        gc.collect()
+        assert len(closed) == 1
+        assert closed[0] is not app.store
+
+
 def test_a_single_enqueue_is_one_transaction(app: Workhorse, double: Task[int, int]) -> None:
     """The schema is looked at before the first one, and never again."""
     double.enqueue(0)
@@ -298,11 +323,11 @@ def test_a_worker_takes_its_numbers_from_the_settings(
     """And its arguments win."""
     made: list[dict[str, Any]] = []
 
-    def worker(*arguments: Any, **options: Any) -> object:
-        made.append({"arguments": arguments, **options})
-        return object()
+    class Recorded:
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            made.append({"arguments": arguments, **options})
 
-    monkeypatch.setattr("workhorse.runtime.worker.Worker", worker)
+    monkeypatch.setattr("workhorse.runtime.worker.Worker", Recorded)
     with Workhorse(
         database_url=database_url,
         lane="polling",

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
 
 from tests.client.conftest import driver_url
 from tests.client.lanes import RecordingLane
@@ -73,9 +74,32 @@ def _scoped_session(engine: Engine) -> Iterator[scoped_session[Session]]:
         sessions.remove()
 
 
+@contextmanager
+def _without_a_pool(engine: Engine) -> Iterator[Session]:
+    unpooled = create_engine(engine.url, poolclass=NullPool)
+    with Session(unpooled) as session:
+        yield session
+        session.commit()
+
+
+@contextmanager
+def _with_options(engine: Engine) -> Iterator[Connection]:
+    level = {"sqlite": "SERIALIZABLE"}.get(engine.dialect.name, "REPEATABLE READ")
+    with engine.execution_options(isolation_level=level).begin() as connection:
+        yield connection
+
+
 CALLERS = pytest.mark.parametrize(
     "caller",
-    [_engine_begin, _commit_as_you_go, _session_begin, _session_commit, _scoped_session],
+    [
+        _engine_begin,
+        _commit_as_you_go,
+        _session_begin,
+        _session_commit,
+        _scoped_session,
+        _without_a_pool,
+        _with_options,
+    ],
     ids=lambda caller: caller.__name__.strip("_"),
 )
 

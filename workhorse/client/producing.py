@@ -8,6 +8,7 @@ Source: docs/design.md, section 8.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -106,7 +107,8 @@ class Client:
 
     async def run_now_async(self, request: Request[R]) -> Run[R]:
         """As `run_now`, without blocking the event loop."""
-        return await self._background.call(self.run_now, request)
+        # Not on the app's few threads: the handler may take as long as it likes.
+        return await asyncio.to_thread(self.run_now, request)
 
     # -- parts that bulk enqueue shares ----------------------------------------------------------
 

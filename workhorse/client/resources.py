@@ -6,6 +6,7 @@ Source: docs/design.md, section 5; docs/cases.md, case 13.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Final
 
 from workhorse.client.discovery import open_lane
@@ -48,7 +49,7 @@ class Resources:
         self._store: Store | None = None
         self._checked: Store | None = None
         self._lane: Lane | None = None
-        self._siblings: list[Store] = []
+        self._siblings: weakref.WeakSet[Store] = weakref.WeakSet()
 
     @property
     def lane_is_open(self) -> bool:
@@ -94,10 +95,10 @@ class Resources:
         return store
 
     def sibling_store(self) -> Store:
-        """Return a store with connections of its own, closed with the others."""
+        """Return a store with connections of its own, closed with the others if not before."""
         with self._lock:
             store = self.checked_store().sibling(connections=CONNECTIONS)
-            self._siblings.append(store)
+            self._siblings.add(store)
         return store
 
     def lane(self) -> Lane:
@@ -123,7 +124,7 @@ class Resources:
         with self._lock:
             stores = [*self._siblings, *([self._store] if self._store is not None else [])]
             lane = self._lane
-            self._siblings = []
+            self._siblings.clear()
             self._store = self._checked = self._lane = None
         for store in stores:
             store.close()

@@ -16,6 +16,7 @@ from lanes.sqs.faults import (
     trouble_with_credentials,
 )
 from workhorse.errors import ConfigurationError
+from workhorse.ports import NOTE
 
 LEAST_VISIBILITY_S: Final = 30
 LEAST_RECEIVES: Final = 5
@@ -28,7 +29,7 @@ PERMISSIONS: Final = (
 async def check(
     calls: Calls, addresses: Addresses, queue: str, *, region: str | None, emulated: bool
 ) -> list[str]:
-    """Return sentences about what is wrong with a queue; what is merely unwise begins `Note:`.
+    """Return sentences about what is wrong with a queue; see `workhorse.ports.NOTE`.
 
     Args:
         region: The one that the client speaks to; None when it is unknown.
@@ -100,7 +101,7 @@ async def _dead_letters(calls: Calls, queue: str, attributes: Mapping[str, str])
         return [f"queue {queue}: its redrive policy cannot be read"]
     if not target:
         none = (
-            f"Note: queue {queue} has no dead-letter queue; messages that nobody can settle come "
+            f"{NOTE}queue {queue} has no dead-letter queue; messages that nobody can settle come "
             "back until their retention ends. None is needed for the runs, which are in the store"
         )
         return [none]
@@ -118,11 +119,11 @@ async def _dead_letters(calls: Calls, queue: str, attributes: Mapping[str, str])
         dead = int(looked.get("ApproximateNumberOfMessages", 0))
     except Exception as error:  # noqa: BLE001  (whatever the SDK raises is the finding)
         why = str(error) if isinstance(error, ConfigurationError) else describe(error)
-        found.append(f"Note: queue {queue}: its dead-letter queue cannot be looked at: {why}")
+        found.append(f"{NOTE}queue {queue}: its dead-letter queue cannot be looked at: {why}")
         return found
     if dead:
         found.append(
-            f"Note: queue {queue}: its dead-letter queue {address.name} holds about {dead} "
+            f"{NOTE}queue {queue}: its dead-letter queue {address.name} holds about {dead} "
             "messages; dead-lettered wakeups are harmless, since their runs are in the store, "
             "where the nets find them. Purge that queue; a redrive is not needed"
         )

@@ -140,7 +140,7 @@ class SqsLane:
         return self._look(self._backlog, queue)
 
     def check(self, queue: str) -> Sequence[str]:
-        """Return what is wrong with a queue, a sentence each; advice begins with `Note:`."""
+        """Return what is wrong with a queue, a sentence each; see `ports.NOTE`."""
         try:
             return self._look(self._check, queue)
         except TimeoutError:

@@ -101,12 +101,12 @@ def test_it_is_opened_by_its_name_and_needs_no_setting() -> None:
 def test_waking_a_receiver_by_moving_the_clock(hands: HandClock) -> None:
     """A delayed message ends the wait of a receiver when a hand-moved clock reaches it."""
     lane = MemoryLane(clock=hands)
-    lane.send(outgoing(1, delay_ms=5_000))
+    lane.send(outgoing(1, delay_ms=500_000))
     got: list[Message] = []
     receiver = lane.receiver("q")
     thread = threading.Thread(target=lambda: got.extend(receiver.receive(1, 20_000)))
     thread.start()
-    hands.ms += 4_999
+    hands.ms += 499_999
     thread.join(0.05)
     assert not got
     hands.ms += 1

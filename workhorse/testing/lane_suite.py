@@ -30,7 +30,16 @@ import pytest
 
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.sightings import DELETE, ShowAgain
-from workhorse.ports import Lane, Message, Outgoing, Receiver, SendReport, Unreadable, Wakeup
+from workhorse.ports import (
+    NOTE,
+    Lane,
+    Message,
+    Outgoing,
+    Receiver,
+    SendReport,
+    Unreadable,
+    Wakeup,
+)
 
 _SLACK_S = 30.0
 """How long to wait for what must come; only a test that fails waits for so long."""
@@ -445,8 +454,8 @@ class LaneSuite:
         self._heals(lambda: lane.backlog(queue) == 1)
 
     def test_a_healthy_queue_has_nothing_wrong_with_it(self, lane: Lane, queue: str) -> None:
-        """Advice, which begins with `Note:`, is allowed."""
-        assert [s for s in lane.check(queue) if not s.startswith("Note:")] == []
+        """What is only worth knowing is allowed."""
+        assert [s for s in lane.check(queue) if not s.startswith(NOTE)] == []
 
     # -- many ----------------------------------------------------------------------------------
 

@@ -223,9 +223,9 @@ class Store:
                 with self._transaction(reads=reads) as tx:
                     return op(tx)
             except SQLAlchemyError as error:
-                cause = error.orig if isinstance(error, DBAPIError) else error
-                lost = cause is not None and self.dialect.is_lost(cause)
-                passing = cause is not None and self.dialect.is_transient(cause)
+                cause = (isinstance(error, DBAPIError) and error.orig) or error
+                lost = self.dialect.is_lost(cause)
+                passing = self.dialect.is_transient(cause)
                 if not lost and not passing and not _is_pool_timeout(error):
                     raise
                 if left == 0 or (lost and not repeat_lost):
@@ -328,9 +328,7 @@ def _is_pool_timeout(error: SQLAlchemyError) -> bool:
     return type(error).__name__ == "TimeoutError"
 
 
-def _named(error: BaseException | None) -> str:
-    if error is None:
-        return "no cause given"
+def _named(error: BaseException) -> str:
     state = getattr(error, "sqlstate", None)
     if state:
         return f"{type(error).__name__}, SQLSTATE {state}"

@@ -158,7 +158,7 @@ def _row(entry: Entry, reach: Reach) -> dict[str, Any]:
         case Park(state, delay_ms):
             delay = delay_ms if state is not RunState.READY else None
             hand_back = int(state is RunState.READY)
-        case Finish():
+        case Finish():  # pragma: no cover - `settle` hands none over
             raise AssertionError("a finish is not given back")
         case _:
             assert_never(settlement)

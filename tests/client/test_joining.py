@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -19,6 +20,7 @@ from tests.client.conftest import driver_url
 from tests.client.lanes import RecordingLane
 from tests.support.postgres import PostgresServer
 from workhorse.app import Workhorse
+from workhorse.client.publishing import Publisher
 from workhorse.domain.runs import RunState
 from workhorse.errors import (
     ConfigurationError,
@@ -144,6 +146,34 @@ def test_a_connection_that_is_closed_without_a_commit_sends_nothing(
     assert lane.calls == []
 
 
+def test_a_caller_may_look_while_its_transaction_is_open(
+    engine: Engine, app: Workhorse, double: Task[int, int]
+) -> None:
+    """On SQLite too, where the open transaction holds the one write lock: looking takes none."""
+    earlier = double.enqueue(1)
+    with engine.begin() as connection:
+        run = double.enqueue(2, connection=connection)
+        assert earlier.view().state is RunState.READY
+        assert [view.id for view in app.admin.list_runs()] == [earlier.id]
+        with pytest.raises(RunNotFoundError, match="has not committed"):
+            run.result(timeout=0)
+
+    assert [view.id for view in app.admin.list_runs()] == [run.id, earlier.id]
+
+
+def test_the_first_use_of_the_store_may_be_inside_a_transaction(
+    engine: Engine, double: Task[int, int], app: Workhorse
+) -> None:
+    """The schema is looked at over another connection, while this one holds its locks."""
+    with engine.begin() as connection:
+        connection.execute(text("create table orders (id integer)"))
+        connection.execute(text("insert into orders values (1)"))
+        run = double.enqueue(1, connection=connection)
+
+    assert run.view().state is RunState.READY
+    assert app.store.kind == engine.dialect.name
+
+
 def test_each_transaction_of_a_connection_answers_for_itself(
     engine: Engine, double: Task[int, int], lane: RecordingLane
 ) -> None:
@@ -227,6 +257,57 @@ def test_a_commit_that_fails_sends_nothing(
     app.flush()
 
     assert lane.calls == []
+
+
+def test_a_commit_whose_answer_was_lost_sends(
+    engine: Engine,
+    app: Workhorse,
+    double: Task[int, int],
+    lane: RecordingLane,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have happened, as it has here: a wakeup too many is better than one too few."""
+    commit = engine.dialect.do_commit
+
+    def commit_and_lose(raw: Any) -> None:
+        commit(raw)
+        raise engine.dialect.loaded_dbapi.OperationalError("gone")
+
+    with engine.connect() as connection:
+        run = double.enqueue(1, connection=connection)
+        monkeypatch.setattr(engine.dialect, "do_commit", commit_and_lose)
+        monkeypatch.setattr(engine.dialect, "is_disconnect", lambda *_: True)
+        with pytest.raises(OperationalError):
+            connection.commit()
+        connection.rollback()
+    app.flush()
+
+    assert lane.ids == [run.id]
+    assert lane.sent[0].seen
+
+
+def test_connections_without_runs_are_left_alone(
+    engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
+) -> None:
+    """The engine's other transactions pass by, whatever they do."""
+    with engine.begin() as connection:
+        double.enqueue(1, connection=connection)
+    lane.sent.clear()
+
+    with engine.connect() as connection:
+        with connection.begin_nested():
+            connection.execute(text("select 1"))
+        connection.begin_nested().rollback()
+        connection.commit()
+        with pytest.raises(DBAPIError):
+            connection.execute(text("select nothing from nowhere"))
+        connection.rollback()
+    with Session(engine) as session:
+        session.execute(text("select 1"))
+        session.commit()
+    app.flush()
+
+    assert lane.sent == []
 
 
 # -- savepoints and joined sessions --------------------------------------------------------------
@@ -377,6 +458,25 @@ def test_a_lane_that_fails_does_not_touch_the_callers_commit(
     assert app.counters.get(Metric.WAKEUPS_NOT_SENT) == 1
 
 
+def test_not_even_a_broken_publisher_reaches_the_callers_commit(
+    engine: Engine,
+    double: Task[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever fails there is logged."""
+
+    def fail(*_given: object) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(Publisher, "publish", fail)
+    with engine.begin() as connection:
+        run = double.enqueue(1, connection=connection)
+
+    assert run.view().state is RunState.READY
+    assert "wakeups were not sent after a commit" in caplog.text
+
+
 def test_two_apps_share_a_connection(
     engine: Engine, database_url: str, double: Task[int, int], lane: RecordingLane
 ) -> None:
@@ -515,6 +615,28 @@ def test_a_driver_that_begins_nothing_is_refused(sqlite_url: str) -> None:
             run = work.enqueue(connection=connection)
         assert run.view().state is RunState.READY
     engine.dispose()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has no such argument yet")
+def test_a_driver_in_its_newer_autocommit_mode_is_refused(sqlite_url: str) -> None:
+    """Python 3.12 gave sqlite3 an argument of that name, with and without transactions."""
+    with Workhorse(database_url=sqlite_url, lane="polling") as app:
+
+        @app.task()
+        def work() -> None:
+            pass
+
+        for mode, joins in ((True, False), (False, True)):
+            engine = create_engine(sqlite_url, connect_args={"autocommit": mode})
+            with engine.connect() as connection:
+                if joins:
+                    run = work.enqueue(connection=connection)
+                    connection.commit()
+                    assert run.view().state is RunState.READY
+                else:
+                    with pytest.raises(ConfigurationError, match="autocommit"):
+                        work.enqueue(connection=connection)
+            engine.dispose()
 
 
 @pytest.mark.parametrize("given", ["text", object(), 7])

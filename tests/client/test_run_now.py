@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from tests.client.ends import lease_run
 from tests.client.lanes import RecordingLane
@@ -97,6 +100,28 @@ def test_what_cannot_be_claimed_is_left_to_a_worker(
 
     lease_run(store, earlier.id)
     assert double.run_now(2, key="k").result(timeout=0) == 4
+
+
+def test_a_claim_whose_answer_was_lost_is_found_again(
+    app: Workhorse, double: Task[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its token: the run is executed here, under that very lease."""
+    store = app.store
+    monkeypatch.setattr(store.dialect, "is_lost", lambda _error: True)
+    commits: list[int] = []
+
+    def lose_the_second(connection: Any) -> None:
+        commits.append(1)
+        if len(commits) == 2:
+            connection.connection.driver_connection.commit()
+            raise OperationalError("commit", None, ConnectionError("gone"))
+
+    event.listen(store.engine, "commit", lose_the_second)
+    run = double.run_now(21)
+
+    assert len(commits) >= 3
+    assert run.result(timeout=0) == 42
+    assert run.view().fence == 1
 
 
 def test_a_key_that_was_used_runs_nothing_twice(app: Workhorse, lane: RecordingLane) -> None:

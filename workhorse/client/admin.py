@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from workhorse.client.checks import check_said, new_request_id
 from workhorse.client.doctor import Doctor, Finding
 from workhorse.client.publishing import Publisher
-from workhorse.client.results import Run, RunCalls, check_said, new_request_id
+from workhorse.client.results import Run, RunCalls
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, parse_run_id
 from workhorse.domain.names import check_key, check_queue, check_task

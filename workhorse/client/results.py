@@ -6,22 +6,19 @@ Who waits for a result polls the store: the outcome is there and nowhere else.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, cast
 
 from workhorse.client.background import Background
+from workhorse.client.checks import check_said, new_request_id, seconds_of
 from workhorse.client.publishing import Publisher
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState, RunView
 from workhorse.domain.values import decode
 from workhorse.errors import (
-    InvalidInstantError,
-    InvalidNameError,
     ResultTimeoutError,
     RunCancelledError,
     RunFailedError,
@@ -37,7 +34,6 @@ R = TypeVar("R")
 FIRST_REST_S: Final = 0.02
 LONGEST_REST_S: Final = 1.0
 _GROWTH: Final = 1.5
-_MAX_SAID: Final = 1000
 
 
 class Run(Generic[R]):
@@ -230,43 +226,6 @@ class _Waiting:
                 "asked for again"
             )
         return min(rest_s, left)
-
-
-def seconds_of(timeout: object) -> float:
-    """Return a time-out in seconds.
-
-    Raises:
-        InvalidInstantError: It is negative, not finite, or neither a timedelta nor a number.
-    """
-    if isinstance(timeout, timedelta):
-        seconds = timeout.total_seconds()
-    elif isinstance(timeout, int | float) and not isinstance(timeout, bool):
-        seconds = float(timeout)
-    else:
-        raise InvalidInstantError(
-            f"timeout must be a timedelta or seconds; got {type(timeout).__name__}"
-        )
-    if not math.isfinite(seconds) or seconds < 0:
-        raise InvalidInstantError(f"timeout is {seconds}; it must be zero or more, or None")
-    return seconds
-
-
-def check_said(what: str, text: object, *, least: int = 0) -> str:
-    """Return what somebody says in an audit: text of at most 1,000 characters."""
-    if not isinstance(text, str):
-        raise InvalidNameError(f"{what} must be text; got {type(text).__name__}")
-    if not least <= len(text) <= _MAX_SAID:
-        raise InvalidNameError(
-            f"{what} has {len(text):,} characters; it may have {least} to {_MAX_SAID:,}"
-        )
-    if not all(char.isprintable() or char in "\n\t" for char in text):
-        raise InvalidNameError(f"{what} holds a character that cannot be printed")
-    return text
-
-
-def new_request_id() -> str:
-    """Draw the id of one call of an operator, so that a repeated one acts once."""
-    return uuid.uuid4().hex
 
 
 def _ended(tx: Tx, run_id: RunId) -> RunView | None:

@@ -347,8 +347,11 @@ def test_a_closed_lane_makes_no_more_calls(lane: SqsLane, proxy: SqsProxy, queue
 
 
 def test_closing_the_lane_ends_its_threads(open_lane: OpenLane, client: str) -> None:
-    def mine() -> set[str]:
-        return {t.name for t in threading.enumerate() if t.name.startswith("workhorse-sqs")}
+    others = set(threading.enumerate())
+
+    def mine() -> set[threading.Thread]:
+        started = set(threading.enumerate()) - others
+        return {thread for thread in started if thread.name.startswith("workhorse-sqs")}
 
     lane = open_lane(client)
     receiver = lane.receiver("q")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tests.store.acting import (
     QUEUE,
@@ -66,6 +68,28 @@ def test_1000_runs_come_in_at_once(store: Store) -> None:
 
     assert len(rows(store, "select id from {s}live where state = 'ready'")) == 1_000
     assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize(("count", "size"), [(25, 1_000_000), (2_300, 10)])
+def test_a_large_batch_comes_in_by_parts_and_in_its_order(
+    store: Store, count: int, size: int
+) -> None:
+    """As one statement, a thousand payloads of a mebibyte are more than a database takes."""
+    sizes: list[int] = []
+
+    @event.listens_for(store.engine, "before_cursor_execute")
+    def measure(*args: Any) -> None:
+        batch = args[3].get("batch", "") if isinstance(args[3], dict) else ""
+        sizes.append(len(batch))
+
+    payload = '"' + "x" * size + '"'
+    runs = [a_run(payload=payload, delay_ms=number) for number in range(count)]
+    answers = _enqueue(store, *runs)
+
+    assert [answer.run_id for answer in answers] == [run.id for run in runs]
+    assert [answer.due_in_ms for answer in answers] == [None, *range(1, count)]
+    assert 0 < max(sizes) < 10_000_000
+    assert rows(store, "select count(*) from {s}live") == [(count,)]
 
 
 TEXTS = [

@@ -9,8 +9,8 @@ Source: docs/design.md, section 8; docs/cases.md, case 3.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -43,7 +43,9 @@ from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.schema import Id, Number, keys, live, runs
 
-KEY_LIFE_MS = 30 * 24 * 3600 * 1000
+_MOST_CHARS: Final = 8 * 1024 * 1024
+_MOST_ROWS: Final = 1_000
+KEY_LIFE_MS: Final = 30 * 24 * 3600 * 1000
 
 _RUN_COLUMNS = {
     "id": Id,
@@ -79,7 +81,9 @@ def enqueue(
     """
     owners = _own_keys(tx, new)
     mine = [run for run in new if owners.get((run.task, run.key), run.id) == run.id]
-    due = _insert(tx, mine, reach, rerun_of)
+    due: dict[str, int | None] = {}
+    for part in _parts(mine):
+        due |= _insert(tx, part, reach, rerun_of)
     answers = []
     for run in new:
         owner = owners.get((run.task, run.key), run.id)
@@ -136,12 +140,22 @@ def _compare(run: NewRun, owner: str, fingerprint: str | None) -> None:
         )
 
 
+def _parts(new: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:
+    """Cut a batch where its statement would be too large: a database takes a gigabyte at most."""
+    start = size = 0
+    for at, run in enumerate(new):
+        if at > start and (size > _MOST_CHARS or at - start >= _MOST_ROWS):
+            yield new[start:at]
+            start, size = at, 0
+        size += len(run.payload)
+    if new:
+        yield new[start:]
+
+
 def _insert(
     tx: Tx, new: Sequence[NewRun], reach: Reach, rerun_of: RunId | None
 ) -> dict[str, int | None]:
-    """Insert runs; return for each new one the time until it is due, None where it is ready."""
-    if not new:
-        return {}
+    """Insert runs; return for each the time until it is due, None where it is ready."""
     batch = json.dumps(
         [
             {

@@ -38,7 +38,7 @@ from workhorse.store.claiming import claim
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.ending import Ending, end_runs
 from workhorse.store.operating import CancelResult, cancel
-from workhorse.store.settling import settle
+from workhorse.store.settling import Settled, _give_back, settle
 from workhorse.store.sweeping import end_overdue, finish_cancelled
 
 each_settlement = pytest.mark.parametrize(
@@ -156,6 +156,18 @@ def test_a_run_that_does_not_exist_is_named(store: Store) -> None:
 
     with pytest.raises(RunNotFoundError, match=run_id):
         _cancel(store, run_id)
+
+
+def test_a_run_whose_cancel_was_asked_is_never_given_back(store: Store) -> None:
+    """The second half of a settle guards itself too, whatever came between it and the first."""
+    claimed = a_claimed(store)
+    _cancel(store, claimed.id)
+    settled = Settled()
+
+    store.run(_give_back, [an_entry(claimed, RETRY)], reach, settled)
+
+    assert (settled.written, settled.hints) == ({}, [])
+    assert state_of(store, claimed.id) is RunState.RUNNING
 
 
 # -- races, on row locks -------------------------------------------------------------------------

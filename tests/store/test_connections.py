@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from tests.store.acting import a_run, end, ids_of, put, put_many, reach, rows, seen, take
+from tests.store.acting import a_claimed, a_run, end, ids_of, put, put_many, reach, rows, seen, take
 from tests.store.rivals import Rival, blocked_sessions
 from tests.support.databases import Databases
 from tests.support.eventually import eventually
+from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from workhorse.errors import StoreUnavailableError
 from workhorse.store.connecting import abort_connection
 from workhorse.store.database import Store, Tx
 from workhorse.store.enqueueing import enqueue
+from workhorse.store.migrating import migrate
 from workhorse.store.operating import cancel
 
 
@@ -56,6 +58,29 @@ def test_50_threads_share_a_pool_of_two(database_url: str) -> None:
     assert len(ends) == 50
     assert max(most, default=0) <= 2
     store.close()
+
+
+def test_a_start_up_stampede_gets_through_a_server_that_is_full() -> None:
+    """20 workers at once, where ten may connect: the others come again a little later."""
+    with PostgresServer(settings={"max_connections": "12"}) as server:
+        url = server.url(server.databases.create())
+        first = Store.open(url, connections=1)
+        migrate(first)
+        first.close()
+        start = threading.Barrier(20)
+
+        def work(_: int) -> str:
+            store = Store.open(url, connections=1)
+            try:
+                start.wait(60)
+                claimed = a_claimed(store)
+                return end(store, claimed).written[claimed.id]
+            finally:
+                store.close()
+
+        with ThreadPoolExecutor(20) as threads:
+            assert list(threads.map(work, range(20))) == ["succeeded"] * 20
+        assert "too many clients" in server.log()
 
 
 def test_a_pool_that_is_used_up_is_waited_for_and_then_named(

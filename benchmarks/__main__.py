@@ -46,10 +46,12 @@ def main() -> int:
             console.print(f"round {number + 1} of {ROUNDS}")
             for name, value in _round(fresh_postgresql, fresh_sqlite).items():
                 rounds.setdefault(name, []).append(value)
-    results = {name: round(statistics.median(values), 2) for name, values in rounds.items()}
+    results = {name: _rounded(statistics.median(values)) for name, values in rounds.items()}
     table = Table("figure", "median", "lowest", "highest")
     for name, values in rounds.items():
-        table.add_row(name, *(f"{v:,.2f}" for v in (results[name], min(values), max(values))))
+        table.add_row(
+            name, *(f"{_rounded(v):,}" for v in (results[name], min(values), max(values)))
+        )
     console.print(table)
     RESULTS.parent.mkdir(exist_ok=True)
     document = {**results, "conditions": conditions, "rounds": rounds}
@@ -71,6 +73,11 @@ def _round(postgresql: Callable[[], str], sqlite: Callable[[], str]) -> dict[str
         "statements_per_run": drained.statements_per_run,
         "commits_per_run": drained.commits_per_run,
     }
+
+
+def _rounded(value: float) -> float:
+    """Four digits say all that such a measurement knows."""
+    return float(f"{value:.4g}")
 
 
 def _conditions(server: PostgresServer) -> dict[str, Any]:

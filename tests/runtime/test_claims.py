@@ -202,6 +202,29 @@ def test_case_11_nothing_is_received_until_the_store_answers(rig: Rig, faulty: F
     assert rig.count(Metric.STORE_ERRORS) >= 5
 
 
+def test_case_11_one_queue_that_finds_the_store_away_stops_the_others_receives(
+    rig: Rig, faulty: FaultyStore
+) -> None:
+    rig.task("t")(lambda: None)
+    lane = rig.lane = MemoryLane()
+    away = faulty.faults["claimed_under"] = Away()
+    away.back.set()
+    worker = rig.worker(store=faulty, long_poll_ms=50)
+    worker.start()
+    eventually(lambda: rig.count(Metric.SCAN_PAGES))
+    away.back.clear()
+    worker._calls.away = True  # as any other thread's call would have found
+    for _ in range(2):
+        assert away.asked.acquire(timeout=10)
+
+    run_id = rig.enqueue("t", wake=True)
+    assert away.asked.acquire(timeout=10)
+
+    assert lane.backlog("default") == 1
+    away.back.set()
+    eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED)
+
+
 def test_case_11_a_worker_starts_while_its_store_is_away(rig: Rig, faulty: FaultyStore) -> None:
     rig.task("t")(lambda: None)
     away = Away()

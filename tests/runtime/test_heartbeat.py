@@ -225,6 +225,68 @@ def test_a_cancel_cancels_all_tasks_that_the_handler_started(live_rig: Rig) -> N
     assert sorted(ended) == ["own", "task"]
 
 
+def test_a_cancel_does_not_wait_for_the_handler_before_its_tasks(live_rig: Rig) -> None:
+    """The handler itself waits for its task, whatever comes: both are cancelled at once."""
+    rig, started = live_rig, threading.Event()
+
+    @rig.task("t")
+    async def waits_for_its_task() -> None:
+        kept = asyncio.create_task(_endless(started))
+        try:
+            await _endless(started)
+        finally:
+            await asyncio.wait([kept])
+
+    run_id = rig.enqueue("t")
+    worker = rig.worker(lease_ms=900, cancel_wait_ms=60_000)
+    worker.start()
+    assert started.wait(10)
+
+    rig.cancel(run_id)
+
+    eventually(lambda: rig.state(run_id) is RunState.CANCELLED)
+
+
+async def _endless(started: threading.Event) -> None:
+    started.set()
+    await asyncio.get_running_loop().create_future()
+
+
+def test_what_a_handler_that_was_told_to_stop_leaves_behind_is_cancelled_first(rig: Rig) -> None:
+    """A task that goes on after its handler has ended could act for a run that is another's."""
+    order: list[str] = []
+    started = threading.Event()
+
+    @rig.task("t")
+    async def leaves_one(ctx: AsyncContext) -> None:
+        async def part() -> None:
+            try:
+                await _endless(started)
+            finally:
+                await asyncio.sleep(0.05)
+                order.append("cleaned up")
+
+        rig.kept = asyncio.create_task(part())  # type: ignore[attr-defined]
+        await ctx.cancelled.wait(20)
+        ctx.cancelled.raise_if_set()
+
+    rig.enqueue("t")
+    worker = rig.worker()
+    settled = worker._parts.engine._writer._settled
+
+    def note(answers: Any) -> None:
+        order.append("settled")
+        settled(answers)
+
+    worker._parts.engine._writer._settled = note
+    worker.start()
+    assert started.wait(10)
+
+    assert worker.stop(0) is False
+
+    assert order == ["cleaned up", "settled"]
+
+
 def test_a_lease_that_was_taken_stops_the_handler_and_nothing_is_sent(
     live_rig: Rig, kind: str
 ) -> None:

@@ -208,6 +208,35 @@ def test_when_the_drain_ends_async_handlers_are_cancelled_and_handed_back(rig: R
     assert rig.count(Metric.RUNS_SETTLED, "handed_back") == 1
 
 
+def test_a_handler_cleans_up_before_its_run_is_handed_back(rig: Rig) -> None:
+    order: list[str] = []
+    started = threading.Event()
+
+    @rig.task("t")
+    async def endless() -> None:
+        started.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0.05)
+            order.append("cleaned up")
+
+    rig.enqueue("t")
+    worker = rig.worker()
+    settled = worker._parts.engine._writer._settled
+
+    def note(answers: Any) -> None:
+        order.append("settled")
+        settled(answers)
+
+    worker._parts.engine._writer._settled = note
+    worker.start()
+    assert started.wait(10)
+
+    assert worker.stop(0) is False
+    assert order == ["cleaned up", "settled"]
+
+
 def test_a_handler_that_ends_itself_when_it_is_told_is_handed_back(rig: Rig, kind: str) -> None:
     """Also where a TaskGroup wraps the stop."""
     started = threading.Event()

@@ -180,7 +180,8 @@ class HandlerLoop:
                     outcome = verdicts.of_error(activation, error)
                 else:
                     outcome = verdicts.of_value(activation, value)
-                if activation.uprooted:
+                if activation.core.cancelled:
+                    activation.uprooted = True  # what it left behind is, here
                     await self._wait_for_children(activation)
         finally:
             if outcome is not None and activation.conclude(outcome, self._pace.now_ms()):
@@ -218,7 +219,8 @@ class HandlerLoop:
     async def _wait_for_children(self, activation: Activation) -> None:
         left = [child for child in activation.children or () if not child.done()]
         for child in left:
-            child.cancel()
+            if not child.cancelling():  # a second time would end its cleaning up
+                child.cancel()
         if left:
             await asyncio.wait(left, timeout=self._cancel_wait_s)
 

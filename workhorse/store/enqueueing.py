@@ -113,12 +113,10 @@ def _own_keys(tx: Tx, new: Sequence[NewRun]) -> dict[tuple[str, str | None], str
     if not first:
         return {}
     tx.wait_for_locks()
-    # In key order, so that two bulk enqueues with keys in common cannot deadlock.
-    wanted = [first[key] for key in sorted(first, key=lambda key: (key[0], key[1] or ""))]
     batch = json.dumps(
         [
             {"task": r.task, "key": r.key, "run_id": r.id, "fingerprint": r.fingerprint}
-            for r in wanted
+            for r in first.values()
         ]
     )
     # It locks the keys that have an owner too, so none can be reset before the next statement reads
@@ -209,6 +207,7 @@ def _take_keys(d: Dialect) -> Executable:
         # The condition keeps SQLite from reading ON as a join's.
         select(u.c.task, u.c.key, u.c.run_id, u.c.fingerprint, expires)
         .where(true() if d.one_statement else literal_column("1 = 1"))
+        # In one order, so that two bulk enqueues with keys in common cannot deadlock.
         .order_by(u.c.task, u.c.key),
     )
     statement: Executable = insert.on_conflict_do_update(

@@ -1,0 +1,38 @@
+"""Each program of `examples/` is run as a user would, and prints what is expected of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+PRINTED = {
+    "in_your_transaction.py": [
+        "3 activations",
+        "order 1 confirmed at attempt 2",
+        "refused: failed, not_retryable",
+    ],
+}
+
+
+def test_every_example_has_its_output_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_an_example_prints_what_it_promises(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=tmp_path,
+        env={"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == PRINTED[name]

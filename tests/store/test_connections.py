@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import textwrap
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -167,6 +168,31 @@ def test_an_operation_that_may_be_repeated_goes_on_after_an_abort(
 
         assert answer.result(30)[0] == "cancelled"
     worker.close()
+
+
+@pytest.mark.parametrize("bound", ["idle_session_timeout", "idle_in_transaction_session_timeout"])
+def test_a_session_that_the_server_ended_for_idling_is_replaced(
+    postgresql_url: str, bound: str
+) -> None:
+    """As one that was cut off, though the driver has other classes of errors for these ends."""
+    store = Store.open(postgresql_url, connections=1)
+    seen_once: list[int] = []
+
+    def bind(tx: Tx) -> None:
+        tx.conn.execute(text(f"set {bound} = 50"))
+
+    def look(tx: Tx) -> int:
+        pid = int(tx.conn.execute(text("select pg_backend_pid()")).scalar_one())
+        if not seen_once:
+            seen_once.append(pid)
+            time.sleep(0.5)
+        return int(tx.conn.execute(text("select pg_backend_pid()")).scalar_one())
+
+    store.run(bind)
+    time.sleep(0.5)
+
+    assert store.run(look) > 0
+    store.close()
 
 
 def test_abort_ends_a_statement_on_sqlite(sqlite_store: Store) -> None:

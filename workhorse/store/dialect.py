@@ -202,10 +202,12 @@ class PostgresDialect(Dialect):
         return isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
 
     def is_lost(self, error: BaseException) -> bool:
-        if isinstance(error, (psycopg.InterfaceError, psycopg.OperationalError)):
-            state = error.sqlstate
-            return state is None or state[:2] == "08" or state in {"57P01", "57P02", "25P03"}
-        return False
+        state = error.sqlstate if isinstance(error, psycopg.Error) else None
+        if state is not None:
+            # ended by an administrator, by a crash, or by one of the server's three time-outs for
+            # sessions: the driver's classes differ
+            return state[:2] == "08" or state in {"57P01", "57P02", "57P05", "25P03", "25P04"}
+        return isinstance(error, (psycopg.InterfaceError, psycopg.OperationalError))
 
 
 class SqliteDialect(Dialect):

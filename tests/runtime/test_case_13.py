@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
-from tests.runtime.rig import Rig
+from tests.runtime.faults import FaultyStore
+from tests.runtime.rig import Gate, Rig
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from workhorse.domain.runs import RunState
-from workhorse.store.database import Store
+from workhorse.store.database import Store, Tx
 from workhorse.store.migrating import migrate
 from workhorse.telemetry import Metric
 
@@ -26,7 +28,7 @@ def test_case_13_a_worker_has_four_connections_at_most(
 
     @rig.task("t")
     async def short() -> None:
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
 
     queues = ["a", "b", "c", "d"]
     for queue in queues:
@@ -48,6 +50,41 @@ def test_case_13_a_worker_has_four_connections_at_most(
         eventually(done, within=30, every=0.002)
 
     assert 2 <= most[0] <= 4
+
+
+def test_case_13_a_settle_never_queues_behind_claims(postgresql_rig: Rig) -> None:
+    """Four queues whose claims hang, each in a connection of the pool's three."""
+    rig, gate, let_go = postgresql_rig, Gate(), threading.Event()
+    faulty = FaultyStore(rig.store)
+    rig.task("t")(gate.come)
+    queues = ["a", "b", "c", "d"]
+    # A claim reserves up to 200 slots: with so many, several hang at once.
+    worker = rig.worker(queues, concurrency=900, store=faulty)
+    worker.start()
+    run_id = rig.enqueue("t", queue="a", wake=True)
+    gate.wait()
+    hanging = threading.Semaphore(0)
+
+    def hang(carry_out: Callable[[], Any]) -> Any:
+        def hold(tx: Tx) -> None:
+            hanging.release()
+            let_go.wait(20)
+
+        Store.try_once(faulty, hold)
+        return carry_out()
+
+    faulty.faults["claim"] = hang
+    for _ in range(2):
+        assert hanging.acquire(timeout=10)
+
+    gate.open()
+
+    try:
+        eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED, within=8)
+    finally:
+        let_go.set()
+        worker.stop()
+        faulty.close()
 
 
 @pytest.fixture

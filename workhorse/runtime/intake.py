@@ -143,9 +143,14 @@ class Intake:
         if self._sweep.pausing:
             self._pace.pause(self._ended, due_in)
             return
-        receiver.receive(1, max(1, round(due_in)))
-        if self._sweep.due_in(self._pace.now_ms()) > 1:
-            self._sweep.start_now()  # it ended early: the lane knows of new work
+        try:
+            receiver.receive(1, max(1, round(due_in)))
+        except Exception as error:  # noqa: BLE001 - any lane's error has a backoff
+            self._pace.pause(self._ended, self._note_lane_error(error))
+        else:
+            self._lane_rest.reset()
+            if self._sweep.due_in(self._pace.now_ms()) > 1:
+                self._sweep.start_now()  # it ended early: the lane knows of new work
 
     def _receive_and_claim(self, receiver: Receiver, free: int) -> None:
         messages: Sequence[Message] = ()
@@ -175,18 +180,8 @@ class Intake:
         started = self._pace.now_ms()
         try:
             messages = receiver.receive(limit, round(wait_ms))
-        except Exception as error:  # noqa: BLE001 - any broker's error has a backoff
-            rest = self._lane_rest.next_ms()
-            self._lane_rests_until = self._pace.now_ms() + rest
-            self._counters.add(Metric.RECEIVE_ERRORS)
-            _log.warning(
-                "queue %s: the lane failed (%s: %s); it is asked again in %.1f s, and the queue is "
-                "scanned meanwhile",
-                self._queue,
-                type(error).__name__,
-                error,
-                rest / 1000,
-            )
+        except Exception as error:  # noqa: BLE001 - any lane's error has a backoff
+            self._lane_rests_until = self._pace.now_ms() + self._note_lane_error(error)
             self._sweep.start_now()
             return ()
         now = self._pace.now_ms()
@@ -197,6 +192,19 @@ class Intake:
             # It was to wait and did not: whatever the reason, it is not asked in a tight circle.
             self._pace.pause(self._ended, self._poll_ms)
         return messages
+
+    def _note_lane_error(self, error: Exception) -> float:
+        rest_ms = self._lane_rest.next_ms()
+        self._counters.add(Metric.RECEIVE_ERRORS)
+        _log.warning(
+            "queue %s: the lane failed (%s: %s); it is asked again in %.1f s, and the queue is "
+            "scanned meanwhile",
+            self._queue,
+            type(error).__name__,
+            error,
+            rest_ms / 1000,
+        )
+        return rest_ms
 
     def _claim(self, turn: Turn, receiver: Receiver, messages: Sequence[Message]) -> None:
         reserved = turn.reserve(LARGEST_CLAIM, _CROWDED_S)

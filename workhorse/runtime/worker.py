@@ -365,7 +365,8 @@ class Worker:
 
     def _die_of(self, error: Exception) -> None:
         self._died = error
-        _log.critical("worker %s ends: %s", self.worker_id, error)
+        if self._parts.loops:  # else `start` raises it
+            _log.critical("worker %s ends: %s", self.worker_id, error)
         self._parts.ended.set()
         self._wake_run()
 

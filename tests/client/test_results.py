@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
 from tests.client.ends import end_run
 from tests.support.eventually import eventually
 from workhorse.app import Workhorse
-from workhorse.domain.ids import new_run_id
+from workhorse.client import results
+from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish
 from workhorse.domain.runs import Failure, Reason, RunState
+from workhorse.domain.sightings import Sighting
 from workhorse.errors import (
     InvalidInstantError,
     InvalidNameError,
@@ -26,7 +30,8 @@ from workhorse.errors import (
     RunNotFoundError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store.database import Store
+from workhorse.store.claiming import sight
+from workhorse.store.database import Store, Tx
 
 FAILED = Finish(
     RunState.FAILED,
@@ -208,3 +213,22 @@ def test_cancelling_what_runs_asks_its_worker(store: Store, ship: Task[int, Rece
     assert asked == [RunState.RUNNING]
     with pytest.raises(RunCancelledError):
         run.result(timeout=0)
+
+
+def test_a_run_that_comes_between_two_looks_has_not_ended(
+    ship: Task[int, Receipt], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each statement sees what is committed by then; SQLite's see what the first one saw."""
+    with engine.connect() as connection:
+        run = ship.enqueue(7, connection=connection)
+
+        def look(tx: Tx, ids: Sequence[RunId]) -> dict[RunId, Sighting]:
+            seen = sight(tx, ids)
+            connection.commit()
+            return seen
+
+        monkeypatch.setattr(results, "sight", look)
+        with pytest.raises((ResultTimeoutError, RunNotFoundError)):
+            run.result(timeout=0)
+        with pytest.raises(ResultTimeoutError):
+            run.result(timeout=0)

@@ -233,7 +233,9 @@ def _ended(tx: Tx, run_id: RunId) -> RunView | None:
     sighting = sight(tx, [run_id]).get(run_id)
     if sighting is not None and not sighting.state.finished:
         return None
-    return viewing.show(tx, run_id)
+    view = viewing.show(tx, run_id)
+    # One that was not there at the first look may have come before the second.
+    return view if view.state.finished else None
 
 
 def _cancel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -13,13 +14,20 @@ from sqlalchemy.exc import OperationalError
 
 from tests.client.ends import lease_run
 from tests.client.lanes import RecordingLane
+from tests.store.acting import a_run
+from tests.store.rivals import Rival, blocked_sessions
+from tests.support.eventually import eventually
 from workhorse.app import Workhorse
+from workhorse.client import executing
+from workhorse.domain.hints import no_reach
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
-from workhorse.errors import NonRetryableError, RunFailedError
+from workhorse.errors import NonRetryableError, RunFailedError, StoreUnavailableError
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.tasks import Task
-from workhorse.store.database import Store
+from workhorse.store.claiming import claim
+from workhorse.store.database import ManualClock, Store
+from workhorse.store.enqueueing import enqueue
 
 
 def test_a_plain_handler_runs_here(
@@ -161,3 +169,45 @@ def test_several_threads_run_at_once(app: Workhorse) -> None:
         thread.join(10)
 
     assert sorted(results) == [0, 1, 2]
+
+
+def test_a_turn_that_somebody_else_just_took_is_left_to_a_worker(
+    app: Workhorse, double: Task[int, int], lane: RecordingLane, store: Store, clock: ManualClock
+) -> None:
+    """Both saw it free, and the index let the other one pass."""
+    if store.kind == "sqlite":
+        pytest.skip("one writer at a time: nobody sees a turn free that is taken")
+    app.lane  # noqa: B018 - opened and checked before the rival holds its locks
+    with Rival(store) as rival, ThreadPoolExecutor(1) as thread:
+        (earlier,) = rival.call(enqueue, [a_run(task="double", session="s")], reach=no_reach)
+        rival.call(
+            claim, queue="default", ids=[earlier.run_id], tasks=["double"], free=1, token=1,
+            lease_ms=30_000, scan=False,
+        )  # fmt: skip
+        clock.advance(1)
+        answer = thread.submit(double.run_now, 2, session="s")
+        eventually(lambda: blocked_sessions(store) == 1)
+        rival.commit()
+        run = answer.result(20)
+
+    assert run.view().state is RunState.READY
+    assert lane.ids == [run.id]
+
+
+def test_a_run_whose_claim_fails_is_stored_and_told_of(
+    app: Workhorse,
+    double: Task[int, int],
+    lane: RecordingLane,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was accepted, though its caller gets an error: a worker executes it."""
+
+    def fail(*_args: Any, **_more: Any) -> None:
+        raise StoreUnavailableError("it did not answer")
+
+    monkeypatch.setattr(executing, "claim", fail)
+    with pytest.raises(StoreUnavailableError):
+        double.run_now(2)
+
+    (left,) = app.admin.list_runs()
+    assert (left.state, lane.ids) == (RunState.READY, [left.id])

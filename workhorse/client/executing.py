@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import ClaimedRun
-from workhorse.store.claiming import claim, claimed_under
+from workhorse.store.claiming import claim, claimed_under, turn_was_taken
 from workhorse.store.database import Store, Tx
-
-TOKEN_BITS = 63
 
 
 class RunNow:
@@ -42,8 +40,14 @@ class RunNow:
         It cannot when its queue is paused, its session has another's turn, it is not due, or a
         worker was quicker.
         """
-        token = secrets.randbits(TOKEN_BITS)
-        claimed = self._store().run(_claim, run_id, queue, self._tasks(), token, self._lease_ms)
+        token = secrets.randbits(63) or 1
+        store, tasks = self._store(), self._tasks()
+        try:
+            claimed = store.run(_claim, run_id, queue, tasks, token, self._lease_ms)
+        except Exception as error:
+            if not turn_was_taken(error):
+                raise
+            claimed = None
         if claimed is None:
             return False
         self._process(claimed)

@@ -97,12 +97,16 @@ class Client:
         """Store the run, claim it and execute it here; see `RunNow`."""
         done, hints = self.store_runs([request.run])
         run: Run[R] = self.handle(done[0])
-        if self._run_now.execute(run.id, request.run.queue):
+        executed = False
+        try:
+            executed = self._run_now.execute(run.id, request.run.queue)
+        finally:
+            if not executed:  # the run is stored, and a worker's to execute
+                self._publisher.publish(hints)
+        if executed:
             view = run.view()
             if view.state.finished:
                 self._calls.value_of(view)
-        else:
-            self._publisher.publish(hints)
         return run
 
     async def run_now_async(self, request: Request[R]) -> Run[R]:

@@ -39,13 +39,6 @@ def refuses_value(error: BaseException) -> bool:
     return type(error).__name__ in ("DataError", "OverflowError")
 
 
-def turn_was_taken(error: BaseException) -> bool:
-    """Say whether a claim failed since another worker took the same turn of a session."""
-    return _sqlstate(error) == "23505" or (
-        _sqlstate(error) is None and type(error).__name__ == "IntegrityError"
-    )
-
-
 def _sqlstate(error: BaseException | None) -> str | None:
     """Return what the database said, wherever it stands in the chain of wrapped errors."""
     while error is not None:

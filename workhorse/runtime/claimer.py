@@ -18,12 +18,12 @@ from workhorse.domain.runs import ClaimedRun, RunState
 from workhorse.domain.sightings import Sighting
 from workhorse.errors import StoreUnavailableError
 from workhorse.handlers.registry import TaskRegistry
-from workhorse.runtime.calls import StoreCalls, turn_was_taken
+from workhorse.runtime.calls import StoreCalls
 from workhorse.runtime.engine import Engine
 from workhorse.runtime.hooks import Hooks
 from workhorse.runtime.pace import Pace
 from workhorse.runtime.slots import Slots
-from workhorse.store.claiming import Claim, claim, claimed_under, sight
+from workhorse.store.claiming import Claim, claim, claimed_under, sight, turn_was_taken
 from workhorse.store.sweeping import promote, recover
 from workhorse.telemetry import Counters, Metric, get_logger
 

@@ -37,6 +37,7 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.ids import RunId
@@ -137,6 +138,17 @@ def claim(
 def claimed_under(tx: Tx, token: int) -> list[ClaimedRun]:
     """Return what a claim took whose answer was lost."""
     return [_claimed_run(tx, row) for row in tx.fetch(_read_claimed, token=token)]
+
+
+def turn_was_taken(error: BaseException) -> bool:
+    """Say whether a claim failed since another one took the same turn of a session.
+
+    Both saw it free, and the index let one of them pass.
+    """
+    if not isinstance(error, IntegrityError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)  # SQLite has none
+    return state in (None, "23505")
 
 
 def sight(tx: Tx, ids: Sequence[RunId]) -> dict[RunId, Sighting]:

@@ -181,6 +181,20 @@ def test_an_expired_lease_is_recovered_in_place(rig: Rig, mail: Mail, clock: Man
     eventually(lambda: mail.gone)
 
 
+def test_whom_a_recovery_in_place_frees_is_woken(rig: Rig, mail: Mail, clock: ManualClock) -> None:
+    """The next of its session, which waits in a queue that another worker serves."""
+    dead: ClaimedRun = rig.claimed("t", session="s", retry=RetryPolicy(max_attempts=1))
+    freed = rig.enqueue("t", queue="other", session="s")
+    clock.advance(30_001)
+    worker = rig.worker()
+    worker.start()
+
+    rig.wake(dead.id)
+
+    eventually(lambda: rig.state(dead.id) is RunState.FAILED)
+    eventually(lambda: [hint.run_id for hint in rig.published] == [freed])
+
+
 def test_a_recovered_run_that_rests_keeps_its_message_until_then(
     rig: Rig, mail: Mail, clock: ManualClock
 ) -> None:

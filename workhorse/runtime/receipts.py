@@ -102,7 +102,9 @@ class Receipt:
                 more = turn.reserve(len(overdue), 0)
             mended = claimer.take(list(overdue), more, scan=False).runs if more else []
             self._taken(run.id for run in mended)
-            publish([hint for hint in hints if hint.run_id in self._named])
+            # Others among them were freed by the end of a run, and nobody else wakes them.
+            running = {run.id for run in mended}
+            publish([hint for hint in hints if hint.run_id not in running])
             room = room and len(mended) < more
             seen = claimer.sight(self.ids)
         self._judge(claimer.queue, seen, registry, room=room)

@@ -8,14 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from tests.client.lanes import RecordingLane
 from workhorse.app import Workhorse
-from workhorse.client import bulk, inserting
+from workhorse.client import bulk
 from workhorse.errors import ConfigurationError, IdempotencyConflictError
 from workhorse.handlers.producing import Request
 from workhorse.handlers.tasks import Task
+from workhorse.store import enqueueing
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_the_stride_counts_by_queue_and_leaves_timers_out(
 
 
 def test_one_key_twice_in_a_bulk_is_one_run(app: Workhorse, double: Task[int, int]) -> None:
-    """In one statement and across two."""
+    """The second is answered with the first."""
     runs = app.enqueue_many([double.prepare(1, key="k"), double.prepare(1, key="k")])
 
     assert (runs[0].id, runs[1].created) == (runs[1].id, False)
@@ -172,14 +173,36 @@ def test_large_payloads_and_long_lists_are_cut_into_statements(
     app: Workhorse, double: Task[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Still one transaction, and still in order."""
-    monkeypatch.setattr(inserting, "STATEMENT_RUNS", 4)
-    monkeypatch.setattr(inserting, "STATEMENT_CHARS", 10)
+    monkeypatch.setattr(enqueueing, "_MOST_ROWS", 4)
+    monkeypatch.setattr(enqueueing, "_MOST_CHARS", 10)
     given = [double.prepare(10**size) for size in (0, 1, 2, 3, 4, 11, 1, 5, 5)]
 
     runs = app.enqueue_many([*given, double.prepare(1, key="k"), double.prepare(1, key="k")])
 
     assert [run.view().payload for run in runs[:9]] == [request.run.payload for request in given]
     assert runs[9].id == runs[10].id
+
+
+def test_the_keys_of_a_list_are_taken_in_one_order(
+    app: Workhorse, double: Task[int, int], engine: Engine
+) -> None:
+    """By one statement, however long the list: else two with keys in common could deadlock.
+
+    In a caller's transaction nothing is tried again, so the caller would get to see it.
+    """
+    taken: list[str] = []
+
+    def note(_conn: Any, _cursor: Any, sql: str, *_more: Any) -> None:
+        if sql.lower().startswith("insert into") and "fingerprint" in sql:
+            taken.append(sql)
+
+    event.listen(engine, "before_cursor_execute", note)
+    with engine.begin() as connection:
+        given = [double.prepare(number, key=f"k{number}") for number in range(1_001)]
+        runs = app.enqueue_many(given, connection=connection)
+
+    assert len(taken) == 1
+    assert all(run.created for run in runs)
 
 
 @pytest.mark.parametrize("given", [["double"], [7], [None]])

@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workhorse.client.background import Background
-from workhorse.client.inserting import insert_runs
 from workhorse.client.publishing import Publisher, hints_of
 from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.ports import Lane
 from workhorse.store import callers, pending
 from workhorse.store.database import Store
+from workhorse.store.enqueueing import enqueue
 from workhorse.store.pending import Place
 
 if TYPE_CHECKING:
@@ -90,8 +90,6 @@ class Joiner:
     def _insert(
         self, connection: Connection, runs: Sequence[NewRun], stride: int
     ) -> list[Enqueued]:
-        from workhorse.store import callers
-
         store, reach = self._store(), self._lane().reach_ms
         callers.check_joinable(connection, store.kind, store.description)
         tx = store.joined(connection)
@@ -99,9 +97,9 @@ class Joiner:
             # A conflict of one key leaves the others taken, for runs that are not inserted. A
             # caller who catches the error and commits must not keep these.
             with callers.all_or_nothing(connection):
-                done = insert_runs(tx, runs, reach)
+                done = enqueue(tx, runs, reach=reach)
         else:
-            done = insert_runs(tx, runs, reach)
+            done = enqueue(tx, runs, reach=reach)
         pending.hold(connection, hints_of(runs, done, reach=reach, stride=stride), self._due)
         return done
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workhorse.client.background import Background
 from workhorse.client.executing import RunNow
-from workhorse.client.inserting import insert_runs
 from workhorse.client.joining import Joiner
 from workhorse.client.publishing import Publisher, hints_of
 from workhorse.client.results import Run, RunCalls
@@ -24,6 +23,7 @@ from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.handlers.producing import Request
 from workhorse.ports import Lane
 from workhorse.store.database import ManualClock, Store
+from workhorse.store.enqueueing import enqueue
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -122,7 +122,7 @@ class Client:
         """Insert runs in one transaction; return the answers and the wakeups that must follow."""
         store, reach = self._store(), self._lane().reach_ms
         # The ids were drawn before, so trying again after a lost answer makes no second run.
-        done = store.run(insert_runs, runs, reach)
+        done = store.run(enqueue, runs, reach=reach)
         return done, hints_of(runs, done, reach=reach, stride=stride)
 
     def handle(self, done: Enqueued, *, joined: bool = False) -> Run[Any]:

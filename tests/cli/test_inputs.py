@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import pwd
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -72,6 +74,17 @@ def test_a_file_that_is_no_text_or_not_there_is_named(tmp_path: Path, read: obje
         read(f"@{path}")
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
         read(f"@{tmp_path}/nothing")
+
+
+@pytest.mark.parametrize("read", [read_text, lambda argument: list(read_lines(argument))])
+def test_a_standard_input_that_is_closed_cannot_be_read(
+    read: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python has none at all then."""
+    monkeypatch.setattr(sys, "stdin", None)
+
+    with pytest.raises(ConfigurationError, match="standard input cannot be read: it is closed"):
+        read("-")
 
 
 def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

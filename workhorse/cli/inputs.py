@@ -59,12 +59,12 @@ def read_text(argument: str) -> str:
     """Return an argument, or what `-` (standard input) or `@path` (a file) holds.
 
     Raises:
-        ConfigurationError: The file cannot be read, or it is no UTF-8.
+        ConfigurationError: What is named cannot be read, or it is no UTF-8.
     """
     where = "standard input" if argument == "-" else argument[1:]
     try:
         if argument == "-":
-            return sys.stdin.buffer.read().decode()
+            return _standard_input().read().decode()
         if argument.startswith("@"):
             return Path(argument[1:]).read_bytes().decode()
     except OSError as error:
@@ -85,8 +85,9 @@ def read_lines(argument: str) -> Iterator[str]:
         return
     where = "standard input" if argument == "-" else argument[1:]
     try:
-        source: IO[bytes] = sys.stdin.buffer
-        if argument != "-":
+        if argument == "-":
+            source = _standard_input()
+        else:
             source = Path(argument[1:]).open("rb")  # noqa: SIM115 - closed below
     except OSError as error:
         raise _unreadable(where, error) from None
@@ -107,6 +108,12 @@ def os_user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run as a number that has no name
         return f"uid {os.getuid()}"
+
+
+def _standard_input() -> IO[bytes]:
+    if sys.stdin is None:  # closed before the process began, as by `<&-`
+        raise ConfigurationError("standard input cannot be read: it is closed")
+    return sys.stdin.buffer
 
 
 def _unreadable(where: str, error: OSError) -> ConfigurationError:

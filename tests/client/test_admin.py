@@ -96,6 +96,8 @@ def test_a_finished_run_is_run_again_as_a_new_one(
     assert lane.ids == [again.id, other.id]
     with pytest.raises(RunNotFoundError):
         app.admin.rerun(other.id[:-4] + "0000", by="ann")
+    with pytest.raises(InvalidNameError, match="request id has 0 characters"):
+        app.admin.rerun(run.id, by="ann", request_id="")
 
 
 def test_cancelling_needs_a_name(app: Workhorse, double: Task[int, int]) -> None:

@@ -11,6 +11,7 @@ from workhorse.domain.names import (
     check_key,
     check_priority,
     check_queue,
+    check_request,
     check_schema,
     check_session,
     check_tags,
@@ -60,6 +61,7 @@ printable = pytest.mark.parametrize(
         (check_task, "task", 200),
         (check_boundary, "boundary", 200),
         (check_key, "idempotency key", 256),
+        (check_request, "request id", 200),
         (check_session, "session", 256),
     ],
 )

@@ -12,7 +12,7 @@ from workhorse.client.publishing import Publisher
 from workhorse.client.results import Run, RunCalls
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, parse_run_id
-from workhorse.domain.names import check_key, check_queue, check_task
+from workhorse.domain.names import check_key, check_queue, check_request, check_task
 from workhorse.domain.runs import RunState, RunView
 from workhorse.errors import ConfigurationError
 from workhorse.ports import Lane
@@ -146,7 +146,7 @@ class Admin:
             parse_run_id(run_id),
             by=by,
             why=why,
-            request_id=new_request_id() if request_id is None else check_task(request_id),
+            request_id=new_request_id() if request_id is None else check_request(request_id),
             reach=reach,
         )
         if done.created:

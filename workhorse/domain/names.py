@@ -47,6 +47,11 @@ def check_session(name: object) -> str:
     return _printable("session", name, 256)
 
 
+def check_request(request_id: object) -> str:
+    """Return the id of an operator's request: 1 to 200 printable characters."""
+    return _printable("request id", request_id, 200)
+
+
 def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
     """Return tags, each once and in order: at most 20 of 1 to 100 printable characters."""
     if isinstance(tags, str):

@@ -85,10 +85,7 @@ def read_lines(argument: str) -> Iterator[str]:
         return
     where = "standard input" if argument == "-" else argument[1:]
     try:
-        if argument == "-":
-            source = _standard_input()
-        else:
-            source = Path(argument[1:]).open("rb")  # noqa: SIM115 - closed below
+        source = _opened(argument)
     except OSError as error:
         raise _unreadable(where, error) from None
     with source:
@@ -108,6 +105,10 @@ def os_user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run as a number that has no name
         return f"uid {os.getuid()}"
+
+
+def _opened(argument: str) -> IO[bytes]:
+    return _standard_input() if argument == "-" else Path(argument[1:]).open("rb")
 
 
 def _standard_input() -> IO[bytes]:

@@ -42,7 +42,7 @@ from workhorse.store.database import ManualClock, Store
 from workhorse.store.enqueueing import enqueue
 from workhorse.store.operating import cancel
 from workhorse.store.settling import settle
-from workhorse.store.sweeping import end_overdue
+from workhorse.store.sweeping import end_overdue, promote
 
 
 def _line(store: Store, clock: ManualClock, count: int, session: str = "s") -> list[RunId]:
@@ -146,6 +146,24 @@ def test_a_next_run_that_is_not_due_is_not_woken(store: Store, clock: ManualCloc
     put(store, session="s", delay_ms=60_000)
 
     assert end(store, claimed).hints == []
+
+
+def test_a_next_run_that_is_due_and_not_yet_promoted_is_woken(
+    postgresql_store: Store, clock: ManualClock
+) -> None:
+    """A promotion that runs beside the end still sees another's turn, and wakes nobody."""
+    store = postgresql_store
+    claimed = a_claimed(store, session="s")
+    second = put(store, session="s", delay_ms=3_600_000)
+    clock.advance(3_600_001)
+    with Rival(store) as maintenance:
+        swept = maintenance.call(promote)
+        settled = end(store, claimed)
+        maintenance.commit()
+
+    assert (swept.count, hinted(swept.hints)) == (1, [])
+    assert hinted(settled.hints) == [second]
+    assert state_of(store, second) is RunState.READY
 
 
 def test_a_cancel_wakes_the_next(store: Store, clock: ManualClock) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     ColumnElement,
     FromClause,
     Text,
+    and_,
     case,
     delete,
     insert,
@@ -127,7 +128,7 @@ def end_runs(tx: Tx, endings: Sequence[Ending], *, under_lease: bool) -> EndedRu
 
 
 def next_turns(tx: Tx, sessions: set[str]) -> list[Hint]:
-    """Return wakeups for the runs whose turn it is now in some sessions, where they are ready."""
+    """Return wakeups for the runs whose turn it is now in some sessions, where they are due."""
     rows = tx.fetch(_next_turns, sessions=json.dumps(sorted(sessions)))
     return [Hint(RunId(str(row.id)), row.queue) for row in rows]
 
@@ -284,9 +285,12 @@ def _note_attempts(d: Dialect) -> Executable:
 
 
 def _next_turns(d: Dialect) -> Executable:
+    # One that is due may be promoted just now by somebody who still sees another's turn: neither
+    # would wake it. Who gets the wakeup promotes it in place.
+    due = and_(live.c.state == literal_column("'scheduled'"), live.c.due_at <= d.now)
     return select(live.c.id, live.c.queue).where(
         live.c.session.is_not(null()),
         d.one_of(live.c.session, "sessions"),
-        live.c.state == literal_column("'ready'"),
+        or_(live.c.state == literal_column("'ready'"), due),
         has_turn(live),
     )

@@ -49,7 +49,7 @@ def test_case_13_a_worker_has_four_connections_at_most(
         worker.start()
         eventually(done, within=30, every=0.002)
 
-    assert 2 <= most[0] <= 4
+    assert 1 <= most[0] <= 4
 
 
 def test_case_13_a_settle_never_queues_behind_claims(postgresql_rig: Rig) -> None:

@@ -119,7 +119,7 @@ def test_a_claim_that_is_answered_late_is_handed_back_and_not_started(
     view = rig.view(run_id)
     assert (view.state, view.attempt) == (RunState.READY, 1)
     assert not started
-    assert rig.published[-1].run_id == run_id
+    eventually(lambda: [hint.run_id for hint in rig.published] == [run_id])
     eventually(lambda: worker._parts.slots.free == 1)
 
 

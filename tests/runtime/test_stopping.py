@@ -135,7 +135,7 @@ def test_a_stop_lets_runs_end_by_themselves(rig: Rig, kind: str) -> None:
         return "by itself"
 
     rig.task("t")(plain if kind == "plain" else waits)
-    worker = rig.worker()
+    worker = rig.worker(concurrency=1)
     worker.start()
     run_id = rig.enqueue("t")
     rig.wake(run_id)

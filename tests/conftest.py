@@ -74,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _left_out:
         terminalreporter.section("left out")
         for reason, count in sorted(_left_out.items()):
-            terminalreporter.line(f"{count} tests: {reason}")
+            terminalreporter.line(f"{count} test{'s' * (count > 1)}: {reason}")
 
 
 _left_out: Counter[str] = Counter()

@@ -17,6 +17,7 @@ from tests.maintenance.lanes import Outbox, TalkingLane
 from tests.store.acting import LEASE_MS, a_claimed, put, put_many, state_of
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
+from tests.support.processes import Processes
 from workhorse.domain.retry import RetryPolicy
 from workhorse.errors import StoreUnavailableError
 from workhorse.maintenance import Maintenance, Pass
@@ -292,6 +293,27 @@ def test_a_signal_ends_it_and_the_handlers_are_put_back(
     store.close()
 
 
+def test_a_signal_may_come_at_any_moment(processes: Processes, sqlite_url: str) -> None:
+    """Also while the main thread holds a lock of what it waits with."""
+    program = f"""
+import os, signal, threading
+from workhorse.app import Workhorse
+
+maintenance = Workhorse(database_url={sqlite_url!r}, lane="polling").maintenance()
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+wait = threading.Condition.wait
+
+def wait_and_get_a_signal(self, timeout=None):
+    if threading.current_thread() is threading.main_thread():
+        os.kill(os.getpid(), signal.SIGTERM)
+    return wait(self, timeout)
+
+threading.Condition.wait = wait_and_get_a_signal
+maintenance.run()
+"""
+    assert processes.python("-c", program).wait() == 0
+
+
 def test_while_everything_fails_it_looks_less_often(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +326,7 @@ def test_while_everything_fails_it_looks_less_often(
         if len(rests) == 8:
             maintenance.stop()
 
-    monkeypatch.setattr(maintenance._stopping, "wait", wait)
+    monkeypatch.setattr(maintenance, "_rest", wait)
     maintenance.run()
 
     bounds = [2, 4, 8, 16, 30, 30, 30, 30]

@@ -221,3 +221,27 @@ def test_case_6_a_run_that_kills_its_process_ends_after_its_attempts(
     eventually(lambda: all(fleet.state(run_id) is RunState.SUCCEEDED for run_id in behind))
     view = fleet.view(deadly)
     assert (view.state, view.reason, view.attempt) == (RunState.FAILED, Reason.LOST, 3)
+
+
+def test_case_4_a_signal_may_come_at_any_moment(processes: Processes) -> None:
+    """Also while the main thread holds a lock of what it waits with."""
+    program = """
+import os, signal, threading
+from workhorse.runtime.options import Shutdown
+from workhorse.runtime.signals import Signals
+
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+wait = threading.Condition.wait
+
+def wait_and_get_a_signal(self, timeout=None):
+    if threading.current_thread() is threading.main_thread():
+        threading.Condition.wait = wait  # the backstop's thread is started by the handler
+        os.kill(os.getpid(), signal.SIGTERM)
+    return wait(self, timeout)
+
+threading.Condition.wait = wait_and_get_a_signal
+with Signals(Shutdown()) as signals:
+    signals.wait()
+signals.disarm()
+"""
+    assert processes.python("-c", program, env=ENVIRONMENT).wait(within=20) == 0

@@ -10,9 +10,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
@@ -77,7 +78,10 @@ class Maintenance:
             draw=draw or random.Random(),  # noqa: S311 - jitter, not a secret
         )
         self._steps = tuple(steps)
-        self._stopping = threading.Event()
+        self._stopped = False
+        # Not an event: a signal that comes while the main thread holds its lock would wait for that
+        # lock for ever. This one's `put` may be called at any moment.
+        self._bell: SimpleQueue[None] = SimpleQueue()
 
     def run_once(
         self, within: timedelta = ONE_PASS, *, on_step: Callable[[str, int], None] | None = None
@@ -95,7 +99,7 @@ class Maintenance:
         took = 0.0
         for step in self._steps:
             began = time.monotonic()
-            if self._stopping.is_set() or began + took >= ends_at:
+            if self._stopped or began + took >= ends_at:
                 break
             self._do(step, done, ends_at, force=True)
             # A store that is out of reach fails each step only after a while.
@@ -109,7 +113,7 @@ class Maintenance:
         ends_at = time.monotonic() + within.total_seconds()
         done = Pass()
         for step in self._steps:
-            if self._stopping.is_set():
+            if self._stopped:
                 break
             self._do(step, done, ends_at, force=False)
         return done
@@ -124,18 +128,23 @@ class Maintenance:
         """
         rest = _LOOK_S
         with self._signals():
-            while not self._stopping.is_set():
+            while not self._stopped:
                 done = self.run_due()
                 if on_pass is not None and (done.counts or done.failed):
                     on_pass(done)
                 failing = len(done.failed) == len(self._steps)
                 rest = min(rest * 2, _LONGEST_REST_S) if failing else _LOOK_S
                 # Several processes that started together do not look together for long.
-                self._stopping.wait(rest * self._parts.draw.uniform(0.8, 1.0))
+                self._rest(rest * self._parts.draw.uniform(0.8, 1.0))
 
     def stop(self) -> None:
         """End `run` after the page under way; from any thread, any number of times."""
-        self._stopping.set()
+        self._stopped = True
+        self._bell.put(None)
+
+    def _rest(self, seconds: float) -> None:
+        with suppress(Empty):
+            self._bell.get(timeout=seconds)
 
     def _do(self, step: Step, done: Pass, ends_at: float, *, force: bool) -> None:
         store = self._parts.store
@@ -147,7 +156,7 @@ class Maintenance:
                 swept = step.page(self._parts)
                 self._parts.publish(swept.hints)
                 count += swept.count
-                if not swept.full or self._stopping.is_set() or time.monotonic() >= ends_at:
+                if not swept.full or self._stopped or time.monotonic() >= ends_at:
                     break
             done.counts[step.name] = count
             store.run(rows.record, step.name, count)
@@ -166,7 +175,7 @@ class Maintenance:
             return
 
         def ask(_number: int, _frame: FrameType | None) -> None:
-            self._stopping.set()
+            self.stop()
 
         before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

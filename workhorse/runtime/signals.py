@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, Self
 
@@ -34,7 +35,9 @@ class Signals:
         self._shutdown = shutdown
         self._former: dict[int, Any] = {}
         self._disarmed = threading.Event()
-        self._wake = threading.Event()
+        # Not an event: a signal that comes while the main thread holds its lock would wait for that
+        # lock for ever. This one's `put` may be called at any moment.
+        self._bell: SimpleQueue[None] = SimpleQueue()
         self.received: signal.Signals | None = None
         """The first signal."""
         self.received_at = 0.0
@@ -61,11 +64,11 @@ class Signals:
 
     def wait(self) -> None:
         """Wait for the first signal, or for `wake`."""
-        self._wake.wait()
+        self._bell.get()
 
     def wake(self) -> None:
         """End the wait; from any thread."""
-        self._wake.set()
+        self._bell.put(None)
 
     def disarm(self) -> None:
         """Take the backstop away: the shutdown is done."""
@@ -80,7 +83,7 @@ class Signals:
         self.received = signal.Signals(number)
         self.received_at = now
         threading.Thread(target=self._stand_behind, name="workhorse-backstop", daemon=True).start()
-        self._wake.set()
+        self._bell.put(None)
 
     def _stand_behind(self) -> None:
         after_ms = self._shutdown.drain_ms + self._shutdown.backstop_ms

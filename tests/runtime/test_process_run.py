@@ -398,6 +398,34 @@ def test_a_worker_that_has_ended_executes_nothing(rig: Rig) -> None:
     assert rig.state(claimed.id) is RunState.RUNNING
 
 
+@pytest.mark.parametrize("first", ["the run", "the end"])
+def test_a_worker_that_ends_just_then_keeps_nobody_waiting(
+    rig: Rig, kind: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is handed back where the worker knew of it, else its lease runs out."""
+    rig.task("t")(handler_of(kind, lambda: None))
+    claimed = rig.claimed("t")
+    worker = rig.worker()
+    hold = worker._parts.engine.hold
+
+    def end_meanwhile(*given: Any, **more: Any) -> Any:
+        if first == "the end":
+            worker.stop(0)
+        held = hold(*given, **more)
+        worker.stop(0)
+        return held
+
+    monkeypatch.setattr(worker._parts.engine, "hold", end_meanwhile)
+    answers: list[RunState | None] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(worker.process_run(claimed)), daemon=True
+    )
+    thread.start()
+    thread.join(20)
+
+    assert answers == [RunState.READY if first == "the run" else None]
+
+
 def test_runs_are_processed_side_by_side(rig: Rig, kind: str) -> None:
     """Each waits for the other, so that one after the other would never end."""
     barrier = threading.Barrier(2)

@@ -32,6 +32,7 @@ class Activation:
     __slots__ = (
         "__weakref__",
         "_done",
+        "_let_go",
         "_lock",
         "_returned",
         "_settled",
@@ -105,6 +106,7 @@ class Activation:
         self._lock = threading.Lock()
         self._settled = False
         self._returned = False
+        self._let_go = False
 
     def __repr__(self) -> str:
         return f"<Activation of run {self.claimed.id}, task {self.claimed.task!r}>"
@@ -160,13 +162,18 @@ class Activation:
 
     def let_go(self) -> None:
         """Let nobody wait any more: the worker has ended, and the store has not answered."""
-        if self._done is not None:
-            self._done.set()
+        with self._lock:
+            self._let_go = True
+            if self._done is not None:
+                self._done.set()
 
     def waited_for(self) -> threading.Event:
-        """Return an event that is set once the run is settled; to be asked for before it starts."""
-        self._done = threading.Event()
-        return self._done
+        """Return an event that is set once the run is settled, or let go of."""
+        with self._lock:
+            self._done = threading.Event()
+            if self._settled or self._let_go:
+                self._done.set()
+            return self._done
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """Remember an asyncio task that the handler started; in the event loop's thread."""

@@ -78,6 +78,7 @@ class Engine:
         self._lock = threading.Lock()
         self._variables = contextvars.Context()
         self._closing = threading.Event()
+        self._closed = False
         self.holdings = Holdings()
         self.publisher = Publisher(publish, counters=counters)
         self.loop = HandlerLoop(
@@ -150,6 +151,7 @@ class Engine:
         for loop in self._loops:
             done = loop.join(max(0.1, _left(deadline))) and done
         self._heartbeat_store.close()
+        self._closed = True
         for activation in self.holdings.all():
             activation.let_go()
         return done
@@ -200,6 +202,9 @@ class Engine:
         if self.holdings.add(activations):
             self._heartbeat.wake()
             self._monitor.wake()
+        if self._closed:  # while they came: nobody is left who settles them
+            for activation in activations:
+                activation.let_go()
         return activations
 
     def dispatch(self, activations: Sequence[Activation]) -> None:
@@ -209,7 +214,10 @@ class Engine:
             self._monitor.wake()
         waiting = [each for each in activations if each.task.is_async]
         if waiting:
-            self.loop.submit(waiting)
+            try:
+                self.loop.submit(waiting)
+            except RuntimeError:  # the worker has ended meanwhile
+                self.hand_back(waiting)
         for activation in activations:
             if not activation.task.is_async:
                 try:

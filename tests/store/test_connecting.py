@@ -102,6 +102,7 @@ def test_options_of_the_url_stand(postgresql_url: str) -> None:
     store = Store.open(f"{postgresql_url}&options=-c%20lock_timeout%3D77")
 
     assert rows(store, "show lock_timeout") == [("77ms",)]
+    assert rows(store, "show idle_in_transaction_session_timeout") == [("10s",)]
     store.close()
 
 

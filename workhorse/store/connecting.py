@@ -104,8 +104,10 @@ def _open_postgres(url: URL, connections: int, *, pooler: bool) -> Engine:
     }
     if pooler:
         arguments["prepare_threshold"] = None
-    elif "options" not in url.query:
-        arguments["options"] = _SESSION
+    else:
+        # The URL's own come last, and stand.
+        given = url.query.get("options", ())
+        arguments["options"] = " ".join([_SESSION, *([given] if isinstance(given, str) else given)])
     engine = create_engine(
         url,
         # Said in each BEGIN, whatever the database's default is.

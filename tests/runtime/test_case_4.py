@@ -235,12 +235,12 @@ wait = threading.Condition.wait
 
 def wait_and_get_a_signal(self, timeout=None):
     if threading.current_thread() is threading.main_thread():
-        threading.Condition.wait = wait  # the backstop's thread is started by the handler
+        threading.Condition.wait = wait
         os.kill(os.getpid(), signal.SIGTERM)
     return wait(self, timeout)
 
-threading.Condition.wait = wait_and_get_a_signal
 with Signals(Shutdown()) as signals:
+    threading.Condition.wait = wait_and_get_a_signal
     signals.wait()
 signals.disarm()
 """

@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from queue import SimpleQueue
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, Self
 
@@ -22,6 +23,12 @@ from workhorse.runtime import exits
 from workhorse.runtime.options import Shutdown
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Order(Enum):
+    ARM = auto()
+    FORCE = auto()
+    DISARM = auto()
 
 
 class Signals:
@@ -34,10 +41,10 @@ class Signals:
     def __init__(self, shutdown: Shutdown) -> None:
         self._shutdown = shutdown
         self._former: dict[int, Any] = {}
-        self._disarmed = threading.Event()
-        # Not an event: a signal that comes while the main thread holds its lock would wait for that
-        # lock for ever. This one's `put` may be called at any moment.
+        # A handler may interrupt the main thread at any moment, also while that holds a lock: of an
+        # event, or of starting a thread. So it takes none: it puts into these, which it always can.
         self._bell: SimpleQueue[None] = SimpleQueue()
+        self._orders: SimpleQueue[_Order] = SimpleQueue()
         self.received: signal.Signals | None = None
         """The first signal."""
         self.received_at = 0.0
@@ -49,6 +56,7 @@ class Signals:
                 "run() waits for signals, which only the main thread can; "
                 "call start() and stop() from others"
             )
+        threading.Thread(target=self._stand_behind, name="workhorse-backstop", daemon=True).start()
         for number in _SIGNALS:
             self._former[number] = signal.signal(number, self._note)
         return self
@@ -61,6 +69,8 @@ class Signals:
     ) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if self.received is None:
+            self.disarm()
 
     def wait(self) -> None:
         """Wait for the first signal, or for `wake`."""
@@ -72,23 +82,28 @@ class Signals:
 
     def disarm(self) -> None:
         """Take the backstop away: the shutdown is done."""
-        self._disarmed.set()
+        self._orders.put(_Order.DISARM)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self.received is not None:
-            if (now - self.received_at) * 1000 > self._shutdown.second_signal_ms:
-                leave(exits.FORCED)
-            return
-        self.received = signal.Signals(number)
-        self.received_at = now
-        threading.Thread(target=self._stand_behind, name="workhorse-backstop", daemon=True).start()
-        self._bell.put(None)
+        if self.received is None:
+            self.received = signal.Signals(number)
+            self.received_at = now
+            self._orders.put(_Order.ARM)
+            self._bell.put(None)
+        elif (now - self.received_at) * 1000 > self._shutdown.second_signal_ms:
+            self._orders.put(_Order.FORCE)
 
     def _stand_behind(self) -> None:
-        after_ms = self._shutdown.drain_ms + self._shutdown.backstop_ms
-        if not self._disarmed.wait(after_ms / 1000):
+        if self._orders.get() is _Order.DISARM:
+            return
+        end = time.monotonic() + (self._shutdown.drain_ms + self._shutdown.backstop_ms) / 1000
+        try:
+            order = self._orders.get(timeout=max(0.0, end - time.monotonic()))
+        except Empty:
             leave(exits.BACKSTOP)
+        if order is _Order.FORCE:
+            leave(exits.FORCED)
 
 
 def leave(code: int) -> NoReturn:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.runtime import program
 from tests.runtime.rig import Rig
 from workhorse.store.database import Store
 
@@ -31,6 +32,17 @@ def postgresql_rig(postgresql_url: str) -> Iterator[Rig]:
     """As `live_rig`, on PostgreSQL alone: for locks of rows."""
     store = Store.open(postgresql_url)
     rig = Rig(store)
+    yield rig
+    rig.close()
+    store.close()
+
+
+@pytest.fixture
+def fleet(sqlite_url: str) -> Iterator[Rig]:
+    """A store on a file, and the tasks of `program`: for enqueueing, and looking at its runs."""
+    store = Store.open(sqlite_url)
+    rig = Rig(store)
+    rig.registry = program.registry
     yield rig
     rig.close()
     store.close()

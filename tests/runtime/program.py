@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -83,6 +84,28 @@ def kills(ctx: Context) -> NoReturn:
     _say("started", ctx)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("it is dead")
+
+
+@registry.task("holds the interpreter")
+def holds_the_interpreter(ctx: Context, payload: float) -> str:
+    """Match in C for so many seconds at least: no other thread of the process runs meanwhile."""
+    _say("started", ctx)
+    length, took = 16, 0.0
+    while took < 0.02:
+        length += 1
+        took = _match(length)
+    while took < payload:
+        length += 1
+        took *= 2
+    _match(length)
+    _say("let go", ctx)
+    return "late"
+
+
+def _match(length: int) -> float:
+    began = time.perf_counter()
+    re.match("(a+)+b", "a" * length)
+    return time.perf_counter() - began
 
 
 @registry.task("light")

@@ -6,10 +6,11 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from lanes.memory import MemoryLane
 from lanes.polling import PollingLane
+from tests.support.processes import Processes, RunningProcess
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.runs import ClaimedRun, NewRun, RunState, RunView
@@ -26,6 +27,9 @@ from workhorse.store.viewing import show
 from workhorse.telemetry import Counters, Metric
 
 LEASE_MS = 30_000
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
 
 # The shutdown's parts, short enough for tests that go through all of them.
 QUICK = Shutdown(
@@ -163,6 +167,16 @@ class Rig:
         return self.counters.get(metric, label=label)
 
 
+def start_program(
+    processes: Processes, url: str, *, drain_ms: int = 20_000, lease_ms: int = 30_000
+) -> RunningProcess:
+    """Start a worker's process, see `program`; its tasks are those of the fixture `fleet`."""
+    return processes.python(
+        "-m", "tests.runtime.program", url, str(drain_ms), str(lease_ms),
+        env=ENVIRONMENT, cwd=ROOT,
+    )  # fmt: skip
+
+
 class Gate:
     """Where a handler says that it has come, and waits to be let on; events, not sleeps."""
 
@@ -181,7 +195,3 @@ class Gate:
 
     def open(self) -> None:
         self.opened.set()
-
-
-def memory_lane(**arguments: Any) -> MemoryLane:
-    return MemoryLane(**arguments)

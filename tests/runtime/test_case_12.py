@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.runtime.rig import Rig
+from tests.runtime.rig import Rig, start_program
 from tests.support.eventually import eventually
+from tests.support.processes import Processes
+from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
 from workhorse.store.sweeping import recover
 from workhorse.telemetry import Metric
@@ -100,6 +103,28 @@ def test_case_12_a_busy_plain_handler(live_rig: Rig) -> None:
     eventually(lambda: all(rig.state(each) is RunState.SUCCEEDED for each in runs))
     assert {rig.view(each).fence for each in runs} == {1}
     assert rig.count(Metric.LOOP_BLOCKED) == 0
+
+
+def test_case_12_a_c_call_that_holds_the_interpreter(
+    fleet: Rig, processes: Processes, sqlite_url: str
+) -> None:
+    """Nothing can be renewed meanwhile; the loss is noticed before anything is stored."""
+    policy = RetryPolicy(first=timedelta(0))
+    run_id = fleet.enqueue("holds the interpreter", "4.0", retry=policy)
+    process = start_program(processes, sqlite_url, lease_ms=1_000)
+    process.wait_for(f"started {run_id} 1")
+    draw = random.Random(1)
+    eventually(
+        lambda: fleet.store.run(recover, reach=fleet.lane.reach_ms, draw=draw).count, within=30
+    )
+    successor = fleet.claim()
+    assert successor.id == run_id
+
+    process.wait_for(f"let go {run_id} 1")
+    process.wait_for(f"run {run_id}: its lease was taken")
+
+    view = fleet.view(run_id)
+    assert (view.state, view.attempt, view.fence) == (RunState.RUNNING, 2, 2)
 
 
 def _outlive(rig: Rig, runs: list[Any]) -> None:

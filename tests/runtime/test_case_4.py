@@ -8,44 +8,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from tests.runtime.program import registry
-from tests.runtime.rig import Rig
+from tests.runtime.rig import ENVIRONMENT, ROOT, Rig, start_program
 from tests.support.eventually import eventually
-from tests.support.processes import Processes, RunningProcess
+from tests.support.processes import Processes
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
 from workhorse.runtime import exits
-from workhorse.store.database import Store
 from workhorse.store.sweeping import recover
-
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
-
-
-@pytest.fixture
-def fleet(sqlite_url: str) -> Iterator[Rig]:
-    """A store on a file, with the program's tasks: for enqueueing and looking."""
-    store = Store.open(sqlite_url)
-    rig = Rig(store)
-    rig.registry = registry
-    yield rig
-    rig.close()
-    store.close()
-
-
-def start(
-    processes: Processes, url: str, *, drain_ms: int = 20_000, lease_ms: int = 30_000
-) -> RunningProcess:
-    return processes.python(
-        "-m", "tests.runtime.program", url, str(drain_ms), str(lease_ms),
-        env=ENVIRONMENT, cwd=ROOT,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -53,7 +26,7 @@ def test_case_4_a_handler_that_ends_by_itself_is_waited_for(
     fleet: Rig, processes: Processes, sqlite_url: str, number: signal.Signals
 ) -> None:
     run_id = fleet.enqueue("plain.ends")
-    process = start(processes, sqlite_url)
+    process = start_program(processes, sqlite_url)
     process.wait_for(f"started {run_id}")
 
     process.send(number)
@@ -68,7 +41,7 @@ def test_case_4_at_the_end_of_the_drain_handlers_are_told_and_handed_back(
     fleet: Rig, processes: Processes, sqlite_url: str, task: str
 ) -> None:
     run_id = fleet.enqueue(task)
-    process = start(processes, sqlite_url, drain_ms=200)
+    process = start_program(processes, sqlite_url, drain_ms=200)
     process.wait_for(f"started {run_id}")
 
     process.send(signal.SIGTERM)
@@ -85,7 +58,7 @@ def test_case_4_a_handler_that_does_not_stop_does_not_keep_the_process(
     fleet: Rig, processes: Processes, sqlite_url: str, task: str
 ) -> None:
     run_id = fleet.enqueue(task)
-    process = start(processes, sqlite_url, drain_ms=100)
+    process = start_program(processes, sqlite_url, drain_ms=100)
     process.wait_for(f"started {run_id}")
     began = time.monotonic()
 
@@ -102,7 +75,7 @@ def test_case_4_the_backstop_ends_a_process_that_hangs_at_its_exit(
 ) -> None:
     """A thread that Python itself would wait for; the run is handed back before."""
     run_id = fleet.enqueue("async.thread")
-    process = start(processes, sqlite_url, drain_ms=100)
+    process = start_program(processes, sqlite_url, drain_ms=100)
     process.wait_for(f"started {run_id}")
 
     process.send(signal.SIGTERM)
@@ -116,7 +89,7 @@ def test_case_4_a_second_signal_ends_the_process_at_once(
     fleet: Rig, processes: Processes, sqlite_url: str
 ) -> None:
     run_id = fleet.enqueue("plain.deaf")
-    process = start(processes, sqlite_url)
+    process = start_program(processes, sqlite_url)
     process.wait_for(f"started {run_id}")
     process.send(signal.SIGTERM)
     process.wait_for("it stops")
@@ -140,7 +113,7 @@ def test_case_4_nothing_is_claimed_after_the_first_signal(
     fleet: Rig, processes: Processes, sqlite_url: str
 ) -> None:
     run_id = fleet.enqueue("plain.listens")
-    process = start(processes, sqlite_url, drain_ms=1_500)
+    process = start_program(processes, sqlite_url, drain_ms=1_500)
     process.wait_for(f"started {run_id}")
     process.send(signal.SIGTERM)
     process.wait_for("it stops")
@@ -206,7 +179,7 @@ def test_case_6_a_run_that_kills_its_process_ends_after_its_attempts(
     deadly = fleet.enqueue("kills", retry=policy, priority=100)
     behind = fleet.enqueue_many("light", 5, retry=RetryPolicy(first=at_once))
     for attempt in (1, 2, 3):
-        process = start(processes, sqlite_url, lease_ms=1_000)
+        process = start_program(processes, sqlite_url, lease_ms=1_000)
         process.wait_for(f"started {deadly} {attempt}")
         assert process.wait() == -signal.SIGKILL
 
@@ -217,7 +190,7 @@ def test_case_6_a_run_that_kills_its_process_ends_after_its_attempts(
 
         eventually(recovered)
 
-    start(processes, sqlite_url, lease_ms=1_000)
+    start_program(processes, sqlite_url, lease_ms=1_000)
     eventually(lambda: all(fleet.state(run_id) is RunState.SUCCEEDED for run_id in behind))
     view = fleet.view(deadly)
     assert (view.state, view.reason, view.attempt) == (RunState.FAILED, Reason.LOST, 3)

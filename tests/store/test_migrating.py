@@ -225,11 +225,14 @@ def test_a_schema_belongs_to_the_environment_that_made_it(empty: Store) -> None:
     production.close()
 
 
-def test_a_schema_without_an_environment_is_not_taken_over(empty: Store) -> None:
+def test_a_schema_without_an_environment_is_not_taken_over(
+    empty: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Workers without one use it: a migration under a name must not lock them out."""
     migrate(empty)
     other = _in_environment(empty, "production")
 
+    monkeypatch.setattr(migrating, "_upgrade", lambda *_: pytest.fail("it was migrated"))
     with pytest.raises(ConfigurationError, match="environment '' and this process"):
         migrate(other)
 

@@ -201,6 +201,30 @@ def test_a_worker_that_is_started_or_stopped_does_not_drain(rig: Rig) -> None:
         worker.drain()
 
 
+def test_a_stop_ends_a_drain_whose_run_cannot_be_settled(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is away, and stays so: the lease of the run expires."""
+    rig.task("t")(lambda: None)
+    rig.enqueue("t")
+    worker = rig.worker()
+    offered = threading.Event()
+
+    def away(*_given: Any, **_more: Any) -> None:
+        offered.set()
+        raise StoreUnavailableError("it does not answer")
+
+    monkeypatch.setattr(worker._calls, "try_once", away)
+    drain = threading.Thread(target=worker.drain, daemon=True)
+    drain.start()
+    assert offered.wait(20)
+
+    assert worker.stop(0) is False
+    drain.join(20)
+    assert not drain.is_alive()
+    assert not worker.busy()
+
+
 def test_a_drain_can_be_stopped_from_another_thread(rig: Rig) -> None:
     gate = Gate()
     rig.task("t")(gate.come)

@@ -152,8 +152,7 @@ class Engine:
             done = loop.join(max(0.1, _left(deadline))) and done
         self._heartbeat_store.close()
         self._closed = True
-        for activation in self.holdings.all():
-            activation.let_go()
+        self.holdings.let_go()
         return done
 
     def loops(self) -> list[Loop]:
@@ -203,8 +202,7 @@ class Engine:
             self._heartbeat.wake()
             self._monitor.wake()
         if self._closed:  # while they came: nobody is left who settles them
-            for activation in activations:
-                activation.let_go()
+            self.holdings.let_go()
         return activations
 
     def dispatch(self, activations: Sequence[Activation]) -> None:

@@ -75,6 +75,15 @@ class Holdings:
                     self.cut_short += isinstance(activation.outcome, HandedBack)
             self._changed.notify_all()
 
+    def let_go(self) -> None:
+        """Hold nothing any more, and let nobody wait: the worker has ended."""
+        with self._changed:
+            left = list(self._held)
+            self._held.clear()
+            self._changed.notify_all()
+        for activation in left:
+            activation.let_go()
+
     def tell_stopping(self) -> None:
         """Set `ctx.stopping` of all that runs, and of all that comes."""
         with self._changed:

@@ -191,7 +191,7 @@ def _rage(store: Store) -> None:
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_everybody_at_once_on_the_same_runs(postgresql_url: str, level: str) -> None:
+def test_case_14_everybody_at_once_on_the_same_runs(postgresql_url: str, level: str) -> None:
     first = Store.open(postgresql_url)
     name = make_url(postgresql_url).database
     do(first, f"alter database \"{name}\" set default_transaction_isolation to '{level}'")
@@ -205,7 +205,7 @@ def test_everybody_at_once_on_the_same_runs(postgresql_url: str, level: str) -> 
     store.close()
 
 
-def test_everybody_at_once_on_one_file(sqlite_url: str) -> None:
+def test_case_14_everybody_at_once_on_one_file(sqlite_url: str) -> None:
     store = Store.open(sqlite_url)
 
     _rage(store)

@@ -74,14 +74,14 @@ def _whole_life(store: Store, clock: ManualClock) -> None:
     assert seen(store, run.id).finished_at == clock.now
 
 
-def test_the_zone_of_the_host_changes_nothing(
+def test_case_9_the_zone_of_the_host_changes_nothing(
     host_zone: str, store: Store, clock: ManualClock
 ) -> None:
     _whole_life(store, clock)
 
 
 @pytest.mark.parametrize("zone", _ZONES)
-def test_the_zone_of_the_database_changes_nothing(
+def test_case_9_the_zone_of_the_database_changes_nothing(
     postgresql_url: str, clock: ManualClock, zone: str
 ) -> None:
     name = make_url(postgresql_url).database
@@ -96,7 +96,9 @@ def test_the_zone_of_the_database_changes_nothing(
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York"])
-def test_the_databases_own_clock_is_read_alike_in_each_zone(postgresql_url: str, zone: str) -> None:
+def test_case_9_the_databases_own_clock_is_read_alike_in_each_zone(
+    postgresql_url: str, zone: str
+) -> None:
     name = make_url(postgresql_url).database
     store = Store.open(postgresql_url)
     do(store, f"alter database \"{name}\" set timezone to '{zone}'")
@@ -114,7 +116,7 @@ def test_the_databases_own_clock_is_read_alike_in_each_zone(postgresql_url: str,
 
 
 @pytest.mark.parametrize("hour", [timedelta(hours=-1), timedelta(hours=1)])
-def test_a_run_keeps_its_instant_over_a_change_of_summer_time(
+def test_case_9_a_run_keeps_its_instant_over_a_change_of_summer_time(
     postgresql_url: str, clock: ManualClock, hour: timedelta
 ) -> None:
     """A day of milliseconds is 24 hours, whatever the database's zone makes of days."""
@@ -135,7 +137,9 @@ def test_a_run_keeps_its_instant_over_a_change_of_summer_time(
 # -- a clock that goes back ----------------------------------------------------------------------
 
 
-def test_a_clock_that_goes_back_frees_no_lease_early(store: Store, clock: ManualClock) -> None:
+def test_case_10_a_clock_that_goes_back_frees_no_lease_early(
+    store: Store, clock: ManualClock
+) -> None:
     claimed = a_claimed(store)
     clock.advance(timedelta(hours=-1))
 
@@ -146,7 +150,9 @@ def test_a_clock_that_goes_back_frees_no_lease_early(store: Store, clock: Manual
     assert end(store, claimed, SUCCEED).written == {claimed.id: "succeeded"}
 
 
-def test_a_renewal_brings_a_lease_back_to_the_clock(store: Store, clock: ManualClock) -> None:
+def test_case_10_a_renewal_brings_a_lease_back_to_the_clock(
+    store: Store, clock: ManualClock
+) -> None:
     """So who lives is not blocked for longer than a lease, and who dies neither."""
     claimed = a_claimed(store)
     clock.advance(timedelta(hours=-1))
@@ -158,7 +164,7 @@ def test_a_renewal_brings_a_lease_back_to_the_clock(store: Store, clock: ManualC
     assert recovered(store).count == 1
 
 
-def test_a_clock_that_was_far_ahead_blocks_no_lease_for_ever(
+def test_case_10_a_clock_that_was_far_ahead_blocks_no_lease_for_ever(
     store: Store, clock: ManualClock
 ) -> None:
     """The worker died under a clock that was years ahead: its run comes back all the same."""
@@ -187,7 +193,7 @@ def test_leases_of_an_hour_are_no_mistake(store: Store, clock: ManualClock) -> N
     assert seen(store, claimed.id).lease_expires_at == clock.now + timedelta(hours=1)
 
 
-def test_a_clock_that_goes_back_delays_what_is_due_by_as_much(
+def test_case_10_a_clock_that_goes_back_delays_what_is_due_by_as_much(
     store: Store, clock: ManualClock
 ) -> None:
     run_id = put(store, delay_ms=60_000)
@@ -201,7 +207,7 @@ def test_a_clock_that_goes_back_delays_what_is_due_by_as_much(
     assert ids_of(take(store, run_id)) == [run_id]
 
 
-def test_what_was_ready_stays_ready_when_the_clock_goes_back(
+def test_case_10_what_was_ready_stays_ready_when_the_clock_goes_back(
     store: Store, clock: ManualClock
 ) -> None:
     old = put(store)
@@ -211,7 +217,7 @@ def test_what_was_ready_stays_ready_when_the_clock_goes_back(
     assert sorted(ids_of(take(store, scan=True))) == sorted([old, new])
 
 
-def test_a_clock_that_jumps_ahead_is_survived(store: Store, clock: ManualClock) -> None:
+def test_case_10_a_clock_that_jumps_ahead_is_survived(store: Store, clock: ManualClock) -> None:
     """Leases run out, timers are due, deadlines pass; each once."""
     running = a_claimed(store, retry=RetryPolicy(first=timedelta(0)))
     sleeping = a_claimed(store)
@@ -230,7 +236,7 @@ def test_a_clock_that_jumps_ahead_is_survived(store: Store, clock: ManualClock) 
     assert store.run(far_timers, reach=reach).count == 0
 
 
-def test_time_is_the_databases_own_where_no_clock_is_given(real_clock_store: Store) -> None:
+def test_case_10_time_is_the_databases_own_where_no_clock_is_given(real_clock_store: Store) -> None:
     store = real_clock_store
     before = datetime.now(UTC)
 

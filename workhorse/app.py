@@ -227,8 +227,8 @@ class Workhorse:
             options: The other numbers; by default from the settings.
 
         Raises:
-            SchemaMismatchError: The database's schema does not fit.
-            StoreUnavailableError: The database does not answer.
+            SchemaMismatchError: The database's schema does not fit. Where the database does not
+                answer yet, the worker itself finds out before its first claim.
         """
         from workhorse.runtime.worker import Worker
 
@@ -260,13 +260,14 @@ class Workhorse:
         """Return the maintenance of this app's store; it is not started.
 
         Raises:
-            SchemaMismatchError: The database's schema does not fit.
-            StoreUnavailableError: The database does not answer.
+            SchemaMismatchError: The database's schema does not fit. Where the database does not
+                answer yet, maintenance itself finds out before its first pass.
         """
         from workhorse.maintenance import Maintenance
 
         return Maintenance(
-            store=self._resources.checked_store(),
+            store=self._resources.expected_store(),
+            check=self._resources.checked_store,
             lane=self._resources.lane(),
             publish=self._publisher.publish,
             counters=self.counters,

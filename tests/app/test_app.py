@@ -8,7 +8,9 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +19,14 @@ from sqlalchemy import event
 import workhorse
 from lanes.memory import MemoryLane
 from lanes.polling import PollingLane
+from tests.support.eventually import eventually
+from tests.support.postgres import PostgresServer
 from workhorse.app import SettingsArguments, Workhorse
 from workhorse.client import discovery
 from workhorse.domain.runs import RunState
-from workhorse.errors import ConfigurationError, SchemaMismatchError
+from workhorse.errors import ConfigurationError, SchemaMismatchError, StoreUnavailableError
 from workhorse.handlers.tasks import Task
+from workhorse.maintenance import Pass
 from workhorse.ports import LaneContext
 from workhorse.settings import Settings
 from workhorse.store.database import Store
@@ -162,6 +167,45 @@ def test_closing_lets_go_of_everything_that_was_opened(
     assert len({id(store) for store in closed}) >= 3
     assert threading.active_count() < 10
     assert app.lane_name == "MemoryLane"
+
+
+def test_processes_that_start_during_an_outage_wait_for_its_end(
+    own_postgres: PostgresServer,
+) -> None:
+    """Nobody has to start them again."""
+    url = own_postgres.url(own_postgres.databases.create())
+    with Workhorse(database_url=url, lane="polling") as before:
+        before.migrate()
+    own_postgres.stop()
+
+    with Workhorse(database_url=url, lane="polling") as app:
+        echo = app.task("echo")(lambda: "heard")
+        maintenance, worker = app.maintenance(), app.worker()
+        passes: list[Pass] = []
+        thread = threading.Thread(target=maintenance.run, kwargs={"on_pass": passes.append})
+        try:
+            thread.start()
+            worker.start()
+            own_postgres.start()
+            assert echo.enqueue(delay=timedelta(milliseconds=1)).result(60) == "heard"
+            eventually(lambda: any(done.counts for done in passes), within=60)
+        finally:
+            worker.stop(0)
+            maintenance.stop()
+            thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_pass_by_hand_waits_for_no_database(tmp_path: Path) -> None:
+    """A scheduled task has an exit code to tell it by."""
+    url = f"sqlite:///{tmp_path}/later/x.sqlite3"
+    with Workhorse(database_url=url, lane="polling") as app:
+        maintenance = app.maintenance()
+        with pytest.raises(StoreUnavailableError):
+            maintenance.run_once()
+        (tmp_path / "later").mkdir()
+        with pytest.raises(SchemaMismatchError):
+            maintenance.run()
 
 
 def test_a_workers_connections_go_with_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from workhorse.cli import exits
 from workhorse.cli.invocation import Invocation
 from workhorse.cli.options import command
 from workhorse.cli.rendering import Table
+from workhorse.errors import ConfigurationError, SchemaMismatchError
 from workhorse.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -136,10 +138,12 @@ class _Beside:
 
     def __init__(self, maintenance: Maintenance) -> None:
         self._maintenance = maintenance
-        self._thread = threading.Thread(
-            target=maintenance.run, name="workhorse-maintenance", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="workhorse-maintenance", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(SchemaMismatchError, ConfigurationError):  # the worker ends by it, and tells
+            self._maintenance.run()
 
     def stop(self) -> None:
         """End it after the page under way."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 from typing import Final
 
 from workhorse.client.discovery import open_lane
+from workhorse.errors import StoreUnavailableError
 from workhorse.ports import Lane, LaneContext
 from workhorse.settings import Settings
 from workhorse.store.database import ManualClock, Store
@@ -94,10 +96,26 @@ class Resources:
                     self._checked = store
         return store
 
+    def expected_store(self) -> Store:
+        """Return the store for what waits for a database that does not answer yet.
+
+        Where it answers, its schema fits; otherwise the caller checks that later.
+
+        Raises:
+            SchemaMismatchError: The schema does not fit.
+        """
+        with suppress(StoreUnavailableError):
+            return self.checked_store()
+        return self.store()
+
     def sibling_store(self) -> Store:
-        """Return a store with connections of its own, closed with the others if not before."""
+        """Return an `expected_store` with connections of its own, closed with the others at last.
+
+        Raises:
+            SchemaMismatchError: The schema does not fit.
+        """
         with self._lock:
-            store = self.checked_store().sibling(connections=CONNECTIONS)
+            store = self.expected_store().sibling(connections=CONNECTIONS)
             self._siblings.add(store)
         return store
 

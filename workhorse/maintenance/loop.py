@@ -56,6 +56,7 @@ class Maintenance:
         hint_stride: How many ready runs one wakeup stands for.
         draw: Where the jitter of recovered runs' rests comes from.
         steps: What to do, in order.
+        check: Makes sure that the schema fits; called before the first pass.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Maintenance:
         hint_stride: int = 10,
         draw: random.Random | None = None,
         steps: Sequence[Step] = STEPS,
+        check: Callable[[], object] | None = None,
     ) -> None:
         self._parts = Parts(
             store=store,
@@ -78,6 +80,7 @@ class Maintenance:
             draw=draw or random.Random(),  # noqa: S311 - jitter, not a secret
         )
         self._steps = tuple(steps)
+        self._check = check
         self._stopped = False
         # Not an event: a signal that comes while the main thread holds its lock would wait for that
         # lock for ever. This one's `put` may be called at any moment.
@@ -93,7 +96,12 @@ class Maintenance:
         Args:
             within: No page is begun after this time, nor a step that would probably fail after it.
             on_step: Told of each step when it has ended, with its count.
+
+        Raises:
+            SchemaMismatchError: The database's schema does not fit.
+            StoreUnavailableError: The database did not answer before the first pass.
         """
+        self._make_sure()
         ends_at = time.monotonic() + within.total_seconds()
         done = Pass()
         took = 0.0
@@ -109,7 +117,13 @@ class Maintenance:
         return done
 
     def run_due(self, within: timedelta = ONE_PASS) -> Pass:
-        """Do the steps that are due by their rows, page after page."""
+        """Do the steps that are due by their rows, page after page.
+
+        Raises:
+            SchemaMismatchError: The database's schema does not fit.
+            StoreUnavailableError: The database did not answer before the first pass.
+        """
+        self._make_sure()
         ends_at = time.monotonic() + within.total_seconds()
         done = Pass()
         for step in self._steps:
@@ -125,14 +139,22 @@ class Maintenance:
 
         Args:
             on_pass: Told of each pass in which a step was done.
+
+        Raises:
+            SchemaMismatchError: The database's schema does not fit.
         """
         rest = _LOOK_S
         with self._signals():
             while not self._stopped:
-                done = self.run_due()
-                if on_pass is not None and (done.counts or done.failed):
-                    on_pass(done)
-                failing = len(done.failed) == len(self._steps)
+                failing = True
+                try:
+                    done = self.run_due()
+                except StoreUnavailableError as error:
+                    _log.warning("the store is away; maintenance waits for it: %s", error)
+                else:
+                    if on_pass is not None and (done.counts or done.failed):
+                        on_pass(done)
+                    failing = len(done.failed) == len(self._steps)
                 rest = min(rest * 2, _LONGEST_REST_S) if failing else _LOOK_S
                 # Several processes that started together do not look together for long.
                 self._rest(rest * self._parts.draw.uniform(0.8, 1.0))
@@ -141,6 +163,11 @@ class Maintenance:
         """End `run` after the page under way; from any thread, any number of times."""
         self._stopped = True
         self._bell.put(None)
+
+    def _make_sure(self) -> None:
+        if self._check is not None:
+            self._check()
+            self._check = None
 
     def _rest(self, seconds: float) -> None:
         with suppress(Empty):

@@ -88,8 +88,8 @@ class Receiver(Protocol):
         """Return up to `limit` messages, waiting up to `wait_ms` for the first.
 
         A lane may return more than one and fewer than `limit`; it never returns more. It may raise
-        any exception when the broker fails; the caller backs off and calls again. After `close`
-        it returns an empty list.
+        any exception when the broker fails, whose text is logged and so holds no credentials; the
+        caller backs off and calls again. After `close` it returns an empty list.
         """
         ...
 
@@ -129,7 +129,7 @@ class Lane(Protocol):
     def backlog(self, queue: str) -> int | None:
         """Return about how many messages are visible in a queue; None where the lane has none.
 
-        May raise any exception when the broker fails.
+        May raise any exception when the broker fails, whose text is logged.
         """
         ...
 

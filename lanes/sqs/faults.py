@@ -33,6 +33,10 @@ class LaneClosedError(Exception):
     """The lane was closed; it makes no more calls."""
 
 
+class SqsError(Exception):
+    """A call failed; the text is `describe`'s, since whoever asked will log it."""
+
+
 def code_of(error: BaseException) -> str | None:
     """Return the service's error code, without its namespace; None where it never answered."""
     response = getattr(error, "response", None)

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 from lanes.sqs.addresses import Addresses
 from lanes.sqs.checks import check
 from lanes.sqs.clients import AioCalls, Boto3Calls, Calls, Endpoint, Timing
-from lanes.sqs.faults import LaneClosedError, queue_is_gone
+from lanes.sqs.faults import LaneClosedError, SqsError, describe, queue_is_gone
 from lanes.sqs.receiving import SqsReceiver
 from lanes.sqs.runners import LoopRunner, Runner, ThreadRunner
 from lanes.sqs.sending import MAX_DELAY_S, Sender
@@ -177,10 +177,10 @@ class SqsLane:
         try:
             url = await self._addresses.url(self._boto3, queue)
             found = await self._boto3.attributes(url, "ApproximateNumberOfMessages")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (whatever the SDK raises)
             if queue_is_gone(error):
                 self._addresses.forget(queue)
-            raise
+            raise SqsError(describe(error)) from None
         return int(found["ApproximateNumberOfMessages"])
 
     async def _check(self, queue: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from lanes import wire
 from lanes.sqs.addresses import Addresses
 from lanes.sqs.clients import BATCH, Calls, Raw, Timing
-from lanes.sqs.faults import describe, queue_is_gone
+from lanes.sqs.faults import SqsError, describe, queue_is_gone
 from lanes.sqs.runners import Runner, outcome
 from lanes.sqs.settling import Settler
 from workhorse.domain.sightings import Fate, ShowAgain
@@ -107,6 +107,9 @@ class SqsReceiver:
         patience_s = min(wait_s + timing.grace_s, timing.long_read_s) + timing.long_connect_s
         self._wait(future, patience_s)
         if future.done() and not self._closed.done():
+            error = outcome(future)
+            if error is not None:
+                raise SqsError(describe(error))
             return future.result()
         future.cancel()
         future.add_done_callback(self._give_back_late)
@@ -128,7 +131,7 @@ class SqsReceiver:
             try:
                 messages += self._finish(future, 0)
             except Exception as error:  # noqa: BLE001  (what the others brought is worth more)
-                _log.debug("queue %s: a further receive failed: %s", self._queue, describe(error))
+                _log.debug("queue %s: a further receive failed: %s", self._queue, error)
         full = len(messages) == sum(sizes)
         self._ahead = min(MOST_AHEAD, self._ahead * 2) if full else 1
         return messages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from typing import Any
 
 import pytest
@@ -194,3 +195,13 @@ def test_a_policy_that_leads_nowhere_is_said(
 def test_a_backlog_that_cannot_be_read_raises(lane: SqsLane) -> None:
     with pytest.raises(Exception, match="QueueDoesNotExist|NonExistentQueue"):
         lane.backlog("q")
+
+
+def test_a_backlog_that_is_refused_says_so_without_the_services_words(
+    lane: SqsLane, proxy: SqsProxy, queue: str
+) -> None:
+    """Maintenance logs it."""
+    proxy.always(DENIED, "GetQueueAttributes")
+    with pytest.raises(Exception, match="AccessDenied") as raised:
+        lane.backlog("q")
+    assert "secret" not in "".join(traceback.format_exception(raised.value))

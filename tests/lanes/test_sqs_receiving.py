@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -228,8 +229,10 @@ def test_an_error_is_raised_and_the_receiver_heals(
     assert receiver.receive(10, 0) == []
     proxy.always(fault)
     for _ in range(2):
-        with pytest.raises(Exception, match=r".+"):
+        with pytest.raises(Exception, match=r".+") as raised:
             receiver.receive(10, 20_000)
+        # The worker logs it.
+        assert "secret" not in "".join(traceback.format_exception(raised.value))
 
     proxy.fault = None
     queue.put(body())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import traceback
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.exc import IntegrityError
 
-from tests.store.acting import put, put_many, rows, take
+from tests.store.acting import do, put, put_many, rows, take
 from workhorse.domain.ids import new_run_id
 from workhorse.errors import ConfigurationError
 from workhorse.store.connecting import parse_url
@@ -104,6 +107,17 @@ def test_options_of_the_url_stand(postgresql_url: str) -> None:
     assert rows(store, "show lock_timeout") == [("77ms",)]
     assert rows(store, "show idle_in_transaction_session_timeout") == [("10s",)]
     store.close()
+
+
+def test_an_error_of_the_server_shows_no_values(postgresql_store: Store) -> None:
+    """It says which row or parameter is wrong, and that has a payload in it."""
+    store = postgresql_store
+    do(store, "alter table {s}runs add constraint small check (length(payload) < 9)")
+
+    with pytest.raises(IntegrityError, match="violates check constraint") as raised:
+        put(store, payload=json.dumps("z" * 20))
+
+    assert "z" * 20 not in "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])

@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.types.string import TextLoader
 from sqlalchemy import URL, create_engine, event, make_url
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Engine, ExceptionContext
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
@@ -125,6 +125,16 @@ def _open_postgres(url: URL, connections: int, *, pooler: bool) -> Engine:
     def _prepare(raw: psycopg.Connection[Any], _record: object) -> None:
         # Ids are text everywhere: a UUID object for each costs ten microseconds a run.
         raw.adapters.register_loader("uuid", TextLoader)
+
+    @event.listens_for(engine, "handle_error")
+    def _leave_values_out(context: ExceptionContext) -> None:
+        # DETAIL and CONTEXT show rows and parameters, payloads among them; errors are logged.
+        error, around = context.original_exception, context.sqlalchemy_exception
+        said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+        if said is not None:
+            error.args = (said,)
+            if around is not None:
+                around.args = (f"({type(error).__name__}) {said}",)
 
     return engine
 

@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from workhorse.domain.retry import RetryPolicy
-from workhorse.errors import StoreUnavailableError
+from workhorse.errors import SchemaMismatchError, StoreUnavailableError
 from workhorse.maintenance import Maintenance, Pass
 from workhorse.maintenance.steps import STEPS, Page, Parts, Publish, Step
 from workhorse.store.database import ManualClock, Store
@@ -372,6 +372,69 @@ def test_it_outlives_the_outage_of_the_store(own_postgres: PostgresServer) -> No
     failures = {name for done in passes for name in done.failed.values()}
     assert failures == {"StoreUnavailableError"}
     assert sum(counters.snapshot().values()) > 0
+
+
+def _checked(store: Store, check: Callable[[], object]) -> Maintenance:
+    return Maintenance(
+        store=store,
+        lane=TalkingLane(),
+        publish=Outbox(),
+        counters=Counters(),
+        steps=[_step("one", lambda parts: Swept())],
+        check=check,
+    )
+
+
+@pytest.mark.parametrize("how", ["run_once", "run_due"])
+def test_the_schema_is_looked_at_once_before_anything_is_done(store: Store, how: str) -> None:
+    looks: list[int] = []
+    maintenance = _checked(store, lambda: looks.append(1))
+    assert looks == []
+
+    for _ in range(3):
+        getattr(maintenance, how)()
+
+    assert looks == [1]
+
+
+@pytest.mark.parametrize("how", ["run_once", "run_due", "run"])
+def test_a_schema_that_does_not_fit_ends_it(store: Store, how: str) -> None:
+    def refuse() -> None:
+        raise SchemaMismatchError("too old")
+
+    with pytest.raises(SchemaMismatchError):
+        getattr(_checked(store, refuse), how)()
+
+    assert store.run(list_steps) == []
+
+
+def test_it_may_start_while_the_store_is_away(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(sqlite_url)
+    answers = iter([StoreUnavailableError("away"), StoreUnavailableError("away"), None])
+    rests: list[float] = []
+    passes: list[Pass] = []
+
+    def look() -> None:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+
+    maintenance = _checked(store, look)
+    monkeypatch.setattr(maintenance, "_rest", rests.append)
+
+    def told(done: Pass) -> None:
+        passes.append(done)
+        maintenance.stop()
+
+    maintenance.run(on_pass=told)
+
+    assert passes == [Pass({"one": 0})]
+
+    assert rests[0] < rests[1]
+    assert rests[2] <= 1
+    store.close()
 
 
 def test_it_heals_while_every_slot_is_broken(store: Store, clock: ManualClock) -> None:

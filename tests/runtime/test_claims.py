@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -63,6 +64,28 @@ def test_a_lost_claim_that_took_nothing_gives_its_slots_back(rig: Rig, faulty: F
 
     eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED)
     eventually(lambda: worker._parts.slots.free == 2)
+
+
+def test_a_claim_whose_answer_is_lost_while_a_worker_stops_is_handed_back(
+    rig: Rig, faulty: FaultyStore
+) -> None:
+    """No lease has to run out for it, and no attempt is spent."""
+    rig.task("t")(lambda: None)
+    run_id = rig.enqueue("t")
+    worker = rig.worker(store=faulty)
+    lost = Lost()
+
+    def lose(carry_out: Callable[[], Any]) -> Any:
+        worker._parts.end_claims()
+        return lost(carry_out)
+
+    faulty.faults["claim"] = lose
+    worker.start()
+    assert lost.happened.wait(20)
+
+    assert worker.stop(5)
+    assert rig.view(run_id).fence == 1
+    assert rig.state(run_id) is RunState.READY
 
 
 def test_a_claim_that_is_looked_up_too_late_is_handed_back(rig: Rig, faulty: FaultyStore) -> None:

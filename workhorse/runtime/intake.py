@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from workhorse.domain.hints import Hint
@@ -109,6 +110,9 @@ class Intake:
                     return  # the worker ends, and has said why
         finally:
             self._receiver.close()
+            if self._ended.is_set() and self._claimer.unanswered:
+                with suppress(StoreUnavailableError):  # then their leases expire
+                    self._claimer.look_up()
 
     # -- one step --------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -187,6 +188,25 @@ def test_maintenance_goes_on_until_a_signal_and_tells_what_it_changed(
     (line,) = (json.loads(line) for line in maintain.output().splitlines() if "promote" in line)
     assert line["counts"] == {"promote": 1}
     assert line["failed"] == {}
+
+
+@pytest.mark.parametrize("command", ["worker", "maintain"])
+def test_what_starts_during_an_outage_waits_for_its_end(
+    make_cli: Callable[[str], CommandLine], tmp_path: Path, processes: Processes, command: str
+) -> None:
+    there, away = tmp_path / "there", tmp_path / "away"
+    there.mkdir()
+    cli = make_cli(f"sqlite:///{there}/shop.sqlite3")
+    cli.ok("migrate")
+    there.rename(away)
+    process = processes.python(*CLI, command, cwd=cli.folder)
+    process.wait_for("the store is away")
+
+    away.rename(there)
+
+    process.wait_for("lane polling")
+    process.send(signal.SIGTERM)
+    assert process.wait() == exits.STOPPED
 
 
 def test_maintenance_tells_people_in_one_line_a_pass(

@@ -103,7 +103,7 @@ def maintain(
     app = invocation.open(long_running=True)
     maintenance = app.maintenance()
     if not once:
-        _log.info("begins: store %s, lane %s", app.store.description, app.lane_name)
+        _log.info("begins: store %s, lane %s", maintenance.place, app.lane_name)
         maintenance.run(on_pass=lambda done: _tell(invocation, done))
         return exits.OK
     with invocation.renderer.progress("maintaining") as told:

@@ -86,6 +86,11 @@ class Maintenance:
         # lock for ever. This one's `put` may be called at any moment.
         self._bell: SimpleQueue[None] = SimpleQueue()
 
+    @property
+    def place(self) -> str:
+        """Type and place of the store, without credentials."""
+        return self._parts.store.description
+
     def run_once(
         self, within: timedelta = ONE_PASS, *, on_step: Callable[[str, int], None] | None = None
     ) -> Pass:

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from sqlalchemy import Connection, CursorResult, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from workhorse.errors import StoreUnavailableError
 from workhorse.store.callers import portable, takes_text_as_it_is
@@ -226,7 +227,7 @@ class Store:
                 cause = (isinstance(error, DBAPIError) and error.orig) or error
                 lost = self.dialect.is_lost(cause)
                 passing = self.dialect.is_transient(cause)
-                if not lost and not passing and not _is_pool_timeout(error):
+                if not lost and not passing and not isinstance(error, PoolTimeoutError):
                     raise
                 if left == 0 or (lost and not repeat_lost):
                     # The driver's own text can hold parameters; its type says enough.
@@ -322,10 +323,6 @@ def _leave_to_the_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
-
-
-def _is_pool_timeout(error: SQLAlchemyError) -> bool:
-    return type(error).__name__ == "TimeoutError"
 
 
 def _named(error: BaseException) -> str:

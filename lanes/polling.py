@@ -66,7 +66,7 @@ class PollingLane:
         return receiver
 
     def reach_ms(self, queue: str) -> int:
-        """Return 0: no wakeup can be delayed, timers wait for maintenance or a worker's scan."""
+        """Return 0: no wakeup can be delayed, timers wait for maintenance."""
         return 0
 
     def backlog(self, queue: str) -> int | None:

@@ -83,6 +83,7 @@ def test_a_start_up_stampede_gets_through_a_server_that_is_full() -> None:
             start.wait(60)
             try:
                 claimed = eventually(lambda: _claimed_unless_full(store), within=60)
+                assert claimed is not None
                 return end(store, claimed).written[claimed.id]
             finally:
                 store.close()

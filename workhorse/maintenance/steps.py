@@ -83,7 +83,7 @@ def top_up(parts: Parts) -> Swept:
     """
     hints: list[Hint] = []
     broken: Exception | None = None
-    for queue in parts.store.run(viewing.open_queues):
+    for queue in parts.store.read(viewing.open_queues):
         try:
             visible = parts.lane.backlog(queue)
         except Exception as error:  # noqa: BLE001 - raised below
@@ -92,7 +92,7 @@ def top_up(parts: Parts) -> Swept:
             continue
         if visible is None:  # the lane has no messages: its workers scan
             continue
-        ready, first = parts.store.run(viewing.ready_to_top_up, queue, MOST_TOP_UPS)
+        ready, first = parts.store.read(viewing.ready_to_top_up, queue, MOST_TOP_UPS)
         wanted = min(MOST_TOP_UPS, -(-ready // parts.hint_stride))
         missing = max(0, wanted - visible)
         hints += [Hint(run_id, queue) for run_id in first[:missing]]

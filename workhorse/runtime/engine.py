@@ -261,7 +261,8 @@ class Engine:
                 if not activation.lost:
                     self._counters.add(Metric.LEASES_LOST)
                     _log.warning(
-                        "run %s: its lease was taken; nothing was stored", activation.claimed.id
+                        "run %s: its lease is gone: taken, or given back by a lost commit",
+                        activation.claimed.id,
                     )
             else:
                 self._counters.add(

@@ -120,6 +120,33 @@ def test_a_worker_drains_and_ends(cli: CommandLine) -> None:
     assert _state(cli, run_id) == "succeeded"
 
 
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_hands_back_what_a_draining_worker_has_under_way(
+    cli: CommandLine, processes: Processes, sent: signal.Signals
+) -> None:
+    """It leaves no lease behind, whose loss would cost the run an attempt."""
+    (cli.folder / "slow.py").write_text(
+        "import threading\n"
+        "from workhorse import Workhorse\n"
+        "app = Workhorse(drain_seconds=0.1)\n"
+        "@app.task()\n"
+        "def slow():\n"
+        "    print('under way', flush=True)\n"
+        "    threading.Event().wait(60)\n"
+    )
+    run_id = cli.ok("--app", "slow:app", "enqueue", "slow", "--json").json["id"]
+    worker = processes.python(
+        *CLI[:2], "--app", "slow:app", "worker", "--drain", "--json", cwd=cli.folder
+    )
+    worker.wait_for("under way")
+
+    worker.send(sent)
+
+    assert worker.wait() == exits.HANDED_BACK
+    assert json.loads(worker.output().splitlines()[-1])["exit_code"] == exits.HANDED_BACK
+    assert _state(cli, run_id) == "ready"
+
+
 def test_a_worker_that_drains_does_not_maintain(cli: CommandLine) -> None:
     told = cli(*APP, "worker", "--drain", "--with-maintenance")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +19,10 @@ from workhorse.telemetry import get_logger
 
 if TYPE_CHECKING:
     from workhorse.maintenance import Maintenance, Pass
+    from workhorse.runtime.worker import Worker
 
 _log = get_logger("maintenance")
+_worker_log = get_logger("worker")
 
 
 def register(app: typer.Typer) -> None:
@@ -73,11 +77,13 @@ def worker(
         queue = [check_queue(part.strip()) for name in queue for part in name.split(",")]
     one = app.worker(queue or None)
     if drain:
-        executed = one.drain()
+        code, executed = _drained(one, app.settings.drain_seconds)
         invocation.renderer.document(
-            {"worker": one.worker_id, "executed": executed}, f"{executed} runs were executed"
+            {"worker": one.worker_id, "exit_code": code, "executed": executed},
+            f"{executed} runs were executed",
+            on_one_line=True,
         )
-        return exits.OK
+        return code
     helper = _Beside(app.maintenance()) if with_maintenance else None
     try:
         code = one.run()
@@ -115,6 +121,35 @@ def maintain(
         Table(("step", "rows", "state"), rows, empty="no step was begun"),
     )
     return exits.BAD_NEWS if done.failed else exits.OK
+
+
+def _drained(one: Worker, drain_seconds: float) -> tuple[int, int]:
+    """Drain until nothing is left or a signal comes; return the exit code and how many ran."""
+    from workhorse.runtime import exits as ends
+    from workhorse.runtime.options import Shutdown
+    from workhorse.runtime.signals import Signals
+
+    drained: Future[int] = Future()
+    with Signals(Shutdown(drain_ms=round(drain_seconds * 1000))) as signals:
+
+        def drain() -> None:
+            try:
+                drained.set_result(one.drain())
+            except BaseException as error:  # noqa: BLE001 - the main thread raises it
+                drained.set_exception(error)
+            signals.wake()
+
+        # Beside the main thread, which alone is told of signals.
+        threading.Thread(target=drain, name="workhorse-drain", daemon=True).start()
+        signals.wait()
+        if signals.received is None:
+            return exits.OK, drained.result()
+        _worker_log.info("worker %s: %s; it stops", one.worker_id, signals.received.name)
+        clean = one.stop(max(0.0, drain_seconds - (time.monotonic() - signals.received_at)))
+        executed = drained.result()
+        if clean:
+            signals.disarm()
+        return (ends.STOPPED if clean else ends.HANDED_BACK), executed
 
 
 def _tell(invocation: Invocation, done: Pass) -> None:

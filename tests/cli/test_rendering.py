@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -48,6 +49,34 @@ def test_a_pipe_gets_columns_that_are_never_cut() -> None:
         f"{'a' * 60}  failed  1,000",
         f"{'b':<60}  -           2",
     ]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_a_narrow_terminal_loses_no_column_and_breaks_no_word_that_fits(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """At the usual 80 columns, a list of runs was a few letters a line; at 40, ids alone."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    renderer, out, _ = people(terminal=True)
+    run_id = "01a229f0-d214-713c-9686-0a73595a3fa6"
+
+    renderer.document(
+        {},
+        Table(
+            ("id", "task", "state", "created", "finished"),
+            [(run_id, "orders.ship", RunState.SUCCEEDED, AT, AT)],
+            title="runs",
+        ),
+    )
+
+    said = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert max(map(len, said.splitlines())) <= columns
+    assert run_id in "".join(said.split())
+    assert (run_id in said) == (columns >= 80)
+    for word in ("task", "state", "created", "finished", "2026-01-31"):
+        assert word in said
+    for word in ("orders.ship", "succeeded"):
+        assert word in said or columns == 20
 
 
 def test_colour_that_is_forced_does_not_reach_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,13 +151,33 @@ class Renderer:
             case Table() if not view.rows:
                 self._print(_text(view.empty))
             case Table():
-                self._print(_rich_table(view, framed=self._out.isatty()))
+                table = _rich_table(view, framed=self._out.isatty())
+                if self._fits(table):
+                    self._print(table)
+                else:
+                    self._print_records(view)
             case Fields():
                 self._print(_rich_fields(view))
             case Block():
                 self._print(_text(f"{view.title}:"))
                 indented = "\n".join(f"  {line}" for line in view.text.splitlines())
                 self._print(_text(indented, lines=True))
+
+    def _fits(self, table: RenderableType) -> bool:
+        """Whether its columns, each as wide as its longest word, stand side by side."""
+        from rich.measure import Measurement
+
+        console = self._console(self._out)
+        unbounded = console.options.update(width=_NO_WIDTH)
+        return Measurement.get(console, unbounded, table).minimum <= console.width
+
+    def _print_records(self, view: Table) -> None:
+        """Print each row as fields, where the terminal is too narrow for columns."""
+        if view.title is not None:
+            self._print(_text(f"{view.title}:"))
+        for row in view.rows:
+            self._print(_rich_fields(Fields(list(zip(view.columns, row, strict=True)))))
+            self._print("")
 
     def _print(self, what: RenderableType) -> None:
         console = self._console(self._out)

@@ -63,6 +63,26 @@ def test_a_run_succeeds_with_what_its_handler_returns(rig: Rig, kind: str) -> No
     assert rig.count(Metric.RUNS_SETTLED, "succeeded") == 1
 
 
+@pytest.mark.parametrize(
+    ("policy", "what_next"),
+    [(ONCE, "the run has failed"), (RetryPolicy(first=timedelta(0)), "tried again in 0.0 s")],
+)
+def test_a_failed_attempt_is_logged_by_its_type_and_not_by_its_text(
+    rig: Rig, kind: str, policy: RetryPolicy, what_next: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.task("t")(handler_of(kind, raising(ValueError("card 4111"))))
+    claimed = rig.claimed("t", retry=policy)
+
+    with caplog.at_level("WARNING", "workhorse"):
+        rig.worker().process_run(claimed)
+
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"run {claimed.id}: attempt 1 of task 't' has failed")
+    assert "builtins.ValueError" in line
+    assert what_next in line
+    assert "4111" not in caplog.text
+
+
 def test_a_run_without_a_lease_is_refused_before_anything_else(rig: Rig) -> None:
     rig.task("t")(lambda: None)
     claimed = replace(rig.claimed("t"), lease=None, task="nobody knows")

@@ -273,7 +273,8 @@ def test_a_database_that_is_not_there_is_named_without_credentials(rests: list[f
         put(store, payload='"private"')
 
     told = str(failure.value)
-    assert told.startswith("PostgreSQL at 127.0.0.1:1/app did not answer (OperationalError)")
+    assert told.startswith("PostgreSQL at 127.0.0.1:1/app did not answer (OperationalError: ")
+    assert "Connection refused" in told
     assert "secret" not in told + repr(failure.value.__cause__)
     assert "private" not in told + repr(failure.value.__cause__)
     assert isinstance(failure.value, WorkhorseError)

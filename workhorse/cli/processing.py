@@ -80,7 +80,7 @@ def worker(
         code, executed = _drained(one, app.settings.drain_seconds)
         invocation.renderer.document(
             {"worker": one.worker_id, "exit_code": code, "executed": executed},
-            f"{executed} runs were executed",
+            "1 run was executed" if executed == 1 else f"{executed} runs were executed",
             on_one_line=True,
         )
         return code

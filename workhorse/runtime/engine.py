@@ -268,6 +268,7 @@ class Engine:
                 self._counters.add(
                     Metric.RUNS_SETTLED, label=_label(written, activation.settlement)
                 )
+                _say_failure(activation)
         freed = [each for each, written in answers if each.note_settled(written)]
         self.holdings.remove([each for each, _ in answers])
         self._free(freed)
@@ -314,6 +315,26 @@ def _call_plain(activation: Activation) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is this attempt's failure
         return verdicts.of_error(activation, error)
     return verdicts.of_value(activation, value)
+
+
+def _say_failure(activation: Activation) -> None:
+    """Log a failed attempt: its error's type alone, since the text may hold what it worked on."""
+    match activation.settlement:
+        case Retry(delay_ms, reason, failure):
+            what_next = f"it is tried again in {delay_ms / 1000:.1f} s"
+        case Finish(RunState.FAILED, reason, _, failure) if failure is not None:
+            what_next = "the run has failed; `workhorse runs show` has its error"
+        case _:
+            return
+    _log.warning(
+        "run %s: attempt %d of task %r has failed (%s, %s); %s",
+        activation.claimed.id,
+        activation.claimed.attempt,
+        activation.task.name,
+        reason,
+        failure.error_type,
+        what_next,
+    )
 
 
 def _label(written: RunState, settlement: Settlement | None) -> str:

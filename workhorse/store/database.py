@@ -331,7 +331,9 @@ def _named(error: BaseException) -> str:
         return f"{type(error).__name__}, SQLSTATE {state}"
     if isinstance(error, sqlite3.Error):
         return f"{type(error).__name__}: {error}"
-    return type(error).__name__
+    # Without a state no statement was answered: the client says whom it did not reach, and why.
+    first_line = next(iter(str(error).splitlines()), "")[:300]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
 
 
 __all__ = ["ManualClock", "Store", "Tx"]

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+import psycopg
 from sqlalchemy import Connection, CursorResult, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -326,14 +327,16 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _named(error: BaseException) -> str:
-    state = getattr(error, "sqlstate", None)
-    if state:
-        return f"{type(error).__name__}, SQLSTATE {state}"
+    name = type(error).__name__
     if isinstance(error, sqlite3.Error):
-        return f"{type(error).__name__}: {error}"
+        return f"{name}: {error}"
+    if not isinstance(error, psycopg.Error):
+        return name
+    if error.sqlstate:
+        return f"{name}, SQLSTATE {error.sqlstate}"
     # Without a state no statement was answered: the client says whom it did not reach, and why.
     first_line = next(iter(str(error).splitlines()), "")[:300]
-    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    return f"{name}: {first_line}" if first_line else name
 
 
 __all__ = ["ManualClock", "Store", "Tx"]

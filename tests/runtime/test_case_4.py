@@ -218,3 +218,25 @@ with Signals(Shutdown()) as signals:
 signals.disarm()
 """
     assert processes.python("-c", program, env=ENVIRONMENT).wait(within=20) == 0
+
+
+def test_case_4_a_signal_that_interrupts_nothing_is_noticed_all_the_same(
+    processes: Processes,
+) -> None:
+    """It reached another thread, or came just before the wait: the main thread sleeps on."""
+    process = processes.python(
+        "-c",
+        "import signal, threading\n"
+        "from workhorse.runtime.options import Shutdown\n"
+        "from workhorse.runtime.signals import Signals\n"
+        "with Signals(Shutdown()) as signals:\n"
+        "    def send():\n"
+        "        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "    threading.Timer(0.3, send).start()\n"
+        "    signals.wait()\n"
+        "    print('noticed', signals.received.name, flush=True)\n"
+        "    signals.disarm()\n",
+    )
+
+    process.wait_for("^noticed SIGTERM", within=15)
+    assert process.wait() == 0

@@ -25,6 +25,9 @@ from workhorse.runtime.options import Shutdown
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
+_LOOK_UP_S: Final = 0.5
+
+
 class _Order(Enum):
     ARM = auto()
     FORCE = auto()
@@ -74,7 +77,14 @@ class Signals:
 
     def wait(self) -> None:
         """Wait for the first signal, or for `wake`."""
-        self._bell.get()
+        # A signal that comes just before the wait begins, or to another thread, interrupts nothing,
+        # and its handler runs only when this thread does: so it looks up now and then.
+        while True:
+            try:
+                self._bell.get(timeout=_LOOK_UP_S)
+            except Empty:
+                continue
+            return
 
     def wake(self) -> None:
         """End the wait; from any thread."""

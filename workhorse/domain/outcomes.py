@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from workhorse.domain.boundaries import Wait
 from workhorse.domain.runs import Failure, Reason, RunState
 
 # -- what the worker saw -------------------------------------------------------------------------
@@ -26,17 +27,10 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Slept:
-    """The handler gave its lease up until a time from now, by the database's clock."""
+class Suspended:
+    """The handler gave its lease up at one or more waits, until the first of them is settled."""
 
-    delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Waited:
-    """The handler gave its lease up for a value from outside, perhaps with a time-out."""
-
-    timeout_ms: int | None = None
+    waits: tuple[Wait, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,7 @@ class LeaseExpired:
     """The lease ran out; said by recovery, never by a worker of its own run."""
 
 
-Outcome: TypeAlias = Succeeded | Failed | Slept | Waited | HandedBack | LeaseExpired
+Outcome: TypeAlias = Succeeded | Failed | Suspended | HandedBack | LeaseExpired
 
 # -- what the store writes -----------------------------------------------------------------------
 
@@ -74,16 +68,19 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Park:
-    """Give the lease up and spend nothing.
+class Suspend:
+    """Give the lease up at these waits and spend nothing.
 
-    `state` is `scheduled` (due after `delay_ms`), `waiting` (with a time-out after `delay_ms`, or
-    none; the store writes `ready` instead when a delivery came since the claim), or `ready` (handed
-    back; counted).
+    The run is `scheduled` when all of them are timers, else `waiting`; due at the first of their
+    times; but `ready` at once when a delivery came since the claim.
     """
 
-    state: RunState
-    delay_ms: int | None = None
+    waits: tuple[Wait, ...]
 
 
-Settlement: TypeAlias = Finish | Retry | Park
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """Make the run ready again and spend nothing; it is counted."""
+
+
+Settlement: TypeAlias = Finish | Retry | Suspend | HandBack

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from workhorse.domain.boundaries import NO_HISTORY, History
 from workhorse.domain.ids import RunId
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -81,7 +82,9 @@ class NewRun:
     """A run as its producer hands it to the store; names, values and instants are checked already.
 
     `delay_ms` counts from the insert by the database's clock; `run_at` is an absolute instant; at
-    most one of them is set. `deadline_ms` counts from the insert too.
+    most one of them is set. `deadline_ms` counts from the insert too. `parent` is the run that
+    started it as its child; `keep` lets it go on when that ends. `after` are runs that it waits
+    for, `on_failure` what becomes of it when one of them does not succeed.
     """
 
     id: RunId
@@ -99,6 +102,21 @@ class NewRun:
     timeout_ms: int | None = None
     retry: RetryPolicy = DEFAULT_RETRY
     traceparent: str | None = None
+    parent: RunId | None = None
+    keep: bool = False
+    after: tuple[RunId, ...] = ()
+    on_failure: OnFailure | None = None
+
+
+class OnFailure(StrEnum):
+    """What becomes of a run when one of those that it is to come after fails or is cancelled."""
+
+    FAIL = "fail"
+    """It fails too, without being called."""
+    CANCEL = "cancel"
+    """It ends as cancelled, without being called."""
+    RUN = "run"
+    """It runs all the same, once all have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +138,8 @@ class ClaimedRun:
     """A run under a lease, with all that an activation needs: no further read before it starts.
 
     `deadline_in_ms` counts from the claim, by the database's clock. `active_ms` is the time that
-    earlier activations of this attempt took. `hand_backs` counts those of this attempt.
+    earlier activations of this attempt took. `hand_backs` counts those of this attempt. `history`
+    is what the run has passed and been sent; a run that is claimed for the first time has none.
     """
 
     id: RunId
@@ -142,6 +161,7 @@ class ClaimedRun:
     created_at: datetime
     started_at: datetime
     traceparent: str | None = None
+    history: History = NO_HISTORY
 
     @property
     def is_final_attempt(self) -> bool:

@@ -8,15 +8,15 @@ from typing import Final, assert_never
 from workhorse.domain.outcomes import (
     Failed,
     Finish,
+    HandBack,
     HandedBack,
     LeaseExpired,
     Outcome,
-    Park,
     Retry,
     Settlement,
-    Slept,
     Succeeded,
-    Waited,
+    Suspend,
+    Suspended,
 )
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import MAX_HAND_BACKS, Failure, Reason, RunState
@@ -56,13 +56,11 @@ def settlement_of(
     match outcome:
         case Succeeded(result):
             return Finish(RunState.SUCCEEDED, result=result)
-        case Slept(delay_ms):
-            return Park(RunState.SCHEDULED, delay_ms)
-        case Waited(timeout_ms):
-            return Park(RunState.WAITING, timeout_ms)
+        case Suspended(waits):
+            return Suspend(waits)
         case HandedBack():
             if hand_backs + 1 < MAX_HAND_BACKS:
-                return Park(RunState.READY)
+                return HandBack()
             return _spend(Reason.INTERRUPTED, INTERRUPTED, attempt, retry, draw)
         case LeaseExpired():
             return _spend(Reason.LOST, LEASE_EXPIRED, attempt, retry, draw)

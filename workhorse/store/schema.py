@@ -30,14 +30,16 @@ from sqlalchemy import (
     Table,
     Text,
     Uuid,
+    false,
     text,
 )
 from sqlalchemy.types import TypeEngine
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The schema that this code writes, and the oldest that it can work with."""
-SERVES_FROM: Final = 1
-"""The oldest code (by the schema that it writes) which may work with this schema."""
+SERVES_FROM: Final = 2
+"""The oldest code (by the schema that it writes) which may work with this schema: code of version 1
+would end a child without a word to its parent."""
 
 Id: Final[TypeEngine[str]] = Uuid(as_uuid=False).with_variant(String(36), "sqlite")
 """A run id."""
@@ -69,6 +71,10 @@ runs: Final = Table(
     Column("traceparent", Text),
     Column("rerun_of", Id),
     Column("created_at", Instant, nullable=False),
+    Column("parent_id", Id),  # the run that started it as its child
+    Column("keep", Boolean),  # a child that goes on when its parent ends
+    Column("on_failure", Text),  # what becomes of it when a run that it comes after fails
+    _partial("runs_parent", "parent_id", "id", where="parent_id is not null"),
 )
 
 live: Final = Table(
@@ -94,6 +100,9 @@ live: Final = Table(
     Column("deadline_at", Instant),
     Column("cancel_asked_at", Instant),
     Column("started_at", Instant),
+    # Somebody is to be freed, or cancelled, by its end, which is noted in `freed` then.
+    Column("watched", Boolean, nullable=False, server_default=false()),
+    Column("blockers", Integer, nullable=False, server_default=text("0")),  # runs it comes after
     CheckConstraint("state in ('scheduled', 'ready', 'running', 'waiting')", name="live_state"),
     CheckConstraint("(state = 'running') = (token is not null)", name="live_token"),
     CheckConstraint("(token is null) = (lease_expires_at is null)", name="live_lease"),
@@ -159,6 +168,96 @@ attempts: Final = Table(
     PrimaryKeyConstraint("run_id", "attempt", name="attempts_pkey"),
 )
 """Failed attempts; a first attempt that succeeds leaves no row of its own."""
+
+boundaries: Final = Table(
+    "boundaries",
+    metadata,
+    Column("run_id", Id, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("seq", Integer, nullable=False),  # the order in which the run got to them
+    Column("value", Text),
+    Column("bytes", Integer, nullable=False),  # of value and detail, as UTF-8
+    Column("fingerprint", Text),  # of what went in
+    Column("detail", Text),
+    Column("wake_at", Instant),
+    Column("absolute", Boolean, nullable=False),  # the caller named the instant
+    Column("fence", Number, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    PrimaryKeyConstraint("run_id", "name", name="boundaries_pkey"),
+)
+"""What runs have passed. Written by the holder of the lease alone, once; see `deliveries`."""
+
+deliveries: Final = Table(
+    "deliveries",
+    metadata,
+    Column("run_id", Id, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("inbox", Integer, nullable=False),  # its number in the run
+    Column("value", Text),
+    Column("bytes", Integer, nullable=False),
+    Column("key", Text),  # the sender's idempotency key
+    Column("by", Text),
+    Column("why", Text),
+    Column("created_at", Instant, nullable=False),
+    PrimaryKeyConstraint("run_id", "kind", "name", name="deliveries_pkey"),
+    CheckConstraint(
+        "state in ('value', 'timed_out', 'closed', 'failed', 'cancelled')", name="deliveries_state"
+    ),
+)
+"""What came to runs from outside, the time-outs of their waits included. The first one stands."""
+
+progress: Final = Table(
+    "progress",
+    metadata,
+    Column("run_id", Id, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("fence", Number, nullable=False),
+    Column("at", Instant, nullable=False),
+)
+"""The latest that a run said of its progress."""
+
+tokens: Final = Table(
+    "tokens",
+    metadata,
+    Column("ref", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("value", Text),
+    Column("key", Text),
+    Column("run_id", Id),  # the run that made it, where one did
+    Column("due_at", Instant),  # its time-out
+    Column("created_at", Instant, nullable=False),
+    Column("settled_at", Instant),
+    CheckConstraint("state in ('open', 'value', 'timed_out')", name="tokens_state"),
+    CheckConstraint("(state = 'open') = (settled_at is null)", name="tokens_settled"),
+    _partial("tokens_due", "due_at", "ref", where="state = 'open' and due_at is not null"),
+)
+"""Wait tokens: unguessable references that complete waits from outside."""
+
+links: Final = Table(
+    "links",
+    metadata,
+    Column("kind", Text, nullable=False),  # 'token', 'child', or 'after'
+    Column("source", Text, nullable=False),  # the token's reference, or the run whose end it is
+    Column("run_id", Id, nullable=False),  # who waits
+    Column("name", Text, nullable=False),  # the wait that it settles
+    # A run that was there before the link may have ended unseen; 'armed' when that was looked at.
+    Column("armed", Boolean, nullable=False),
+    PrimaryKeyConstraint("source", "run_id", "name", name="links_pkey"),
+    _partial("links_unarmed", "source", where="not armed"),
+)
+"""Who is freed by what. A link goes when its run has got the delivery."""
+
+freed: Final = Table(
+    "freed",
+    metadata,
+    Column("source", Text, primary_key=True),
+    Column("at", Instant, nullable=False),
+)
+"""What has come to its end, a token or a run, and may have links left. Written together with that
+end, so that whoever dies behind its commit is made up for."""
 
 keys: Final = Table(
     "keys",

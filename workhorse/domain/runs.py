@@ -171,7 +171,11 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run whole, as an operator sees it. Instants are in UTC; values are JSON text."""
+    """A run whole, as an operator sees it. Instants are in UTC; values are JSON text.
+
+    `parent_id` is the run that started it as its child, `rerun_of` the one that it runs again.
+    `progress` is the latest that its handler said.
+    """
 
     id: RunId
     task: str
@@ -197,3 +201,5 @@ class RunView:
     error_message: str | None = None
     error_traceback: str | None = None
     rerun_of: RunId | None = None
+    parent_id: RunId | None = None
+    progress: str | None = None

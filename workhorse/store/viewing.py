@@ -45,7 +45,8 @@ run_view: Final = Table(
     Column("priority", SmallInteger),
     *(Column(name, Instant) for name in ("created_at", "due_at", "deadline_at", "started_at")),
     *(Column(name, Instant) for name in ("finished_at", "lease_expires_at", "cancel_asked_at")),
-    Column("rerun_of", Id),
+    *(Column(name, Id) for name in ("rerun_of", "parent_id")),
+    Column("progress", Text),
 )
 
 
@@ -173,8 +174,14 @@ def _view(tx: Tx, row: Any) -> RunView:
         error_type=row.error_type,
         error_message=row.error_message,
         error_traceback=row.error_traceback,
-        rerun_of=None if row.rerun_of is None else RunId(str(row.rerun_of)),
+        rerun_of=_maybe_id(row.rerun_of),
+        parent_id=_maybe_id(row.parent_id),
+        progress=row.progress,
     )
+
+
+def _maybe_id(raw: Any) -> RunId | None:
+    return None if raw is None else RunId(str(raw))
 
 
 # -- statements ----------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypedDict, TypeVar
 
-from workhorse.domain.ids import RunId, new_run_id
+from workhorse.domain.boundaries import DeliveryResult
+from workhorse.domain.ids import RunId, new_run_id, parse_run_id
 from workhorse.domain.instants import check_ahead, check_duration, check_instant, to_millis
 from workhorse.domain.names import (
     check_key,
@@ -22,7 +23,7 @@ from workhorse.domain.names import (
     check_tags,
 )
 from workhorse.domain.retry import RetryPolicy
-from workhorse.domain.runs import NewRun, RunState, RunView
+from workhorse.domain.runs import NewRun, OnFailure, RunState, RunView
 from workhorse.domain.values import fingerprint
 from workhorse.errors import ConfigurationError, InvalidInstantError, InvalidNameError
 
@@ -62,12 +63,17 @@ class RunOptions(TypedDict, total=False):
 
 
 class EnqueueOptions(RunOptions, total=False):
-    """As `RunOptions`, and when the run is due: at once, or by one of these two."""
+    """As `RunOptions`, and when the run is due: at once, or by one of the first three."""
 
     delay: timedelta | None
     """From the insert, by the database's clock."""
     run_at: datetime | None
     """An aware datetime; what is past is due at once."""
+    after: Iterable[str | RunHandle[Any]] | None
+    """Once all of these runs have ended, at most 1,000, by their ids or handles."""
+    on_failure: OnFailure | str | None
+    """What becomes of it when one of those fails or is cancelled: `fail` (the default) or `cancel`
+    ends it so without a call, `run` runs it all the same, once all have ended."""
 
 
 class RunHandle(Protocol[R_co]):
@@ -119,6 +125,18 @@ class RunHandle(Protocol[R_co]):
 
     async def cancel_async(self, *, by: str = "app", why: str = "") -> RunState:
         """As `cancel`, without blocking the event loop."""
+        ...
+
+    def send_signal(
+        self, name: str, value: object = None, *, idempotency_key: str | None = None
+    ) -> DeliveryResult:
+        """Send the run a signal; see `Workhorse.send_signal`."""
+        ...
+
+    async def send_signal_async(
+        self, name: str, value: object = None, *, idempotency_key: str | None = None
+    ) -> DeliveryResult:
+        """As `send_signal`, without blocking the event loop."""
         ...
 
 
@@ -181,6 +199,8 @@ def checked_run(
     deadline: timedelta | None = None,
     timeout: timedelta | None = None,
     retry: RetryPolicy | None = None,
+    after: Iterable[object] | None = None,
+    on_failure: OnFailure | str | None = None,
 ) -> NewRun:
     """Check a producer's options and return the run with a new id.
 
@@ -190,14 +210,26 @@ def checked_run(
         now: What `run_at` is compared with; None for the host's clock.
 
     Raises:
-        InvalidNameError: A queue, key, session, tag or priority is not of the allowed form.
-        InvalidInstantError: `delay`, `run_at`, `deadline` or `timeout` is out of range, or both
-            `delay` and `run_at` are given.
-        ConfigurationError: `retry` is no `RetryPolicy`.
+        InvalidNameError: A queue, key, session, tag or priority is not of the allowed form, or
+            `after` holds something that is no run.
+        InvalidInstantError: `delay`, `run_at`, `deadline` or `timeout` is out of range, or more
+            than one of `delay`, `run_at` and `after` are given.
+        ConfigurationError: `retry` is no `RetryPolicy`; `after` names too many runs; `on_failure`
+            is none of its values, or given without `after`.
     """
     if delay is not None and run_at is not None:
         raise InvalidInstantError(
             f"task '{task.name}': delay and run_at are both given; a run has one due time"
+        )
+    if on_failure is not None and after is None:
+        raise ConfigurationError(
+            f"task '{task.name}': on_failure is given without after: there is nothing that fails"
+        )
+    predecessors, if_one_fails = check_after(after), check_on_failure(on_failure)
+    if predecessors and (delay is not None or run_at is not None):
+        raise InvalidInstantError(
+            f"task '{task.name}': after is given beside delay or run_at; a run that comes after "
+            "others is due when they have ended. Sleep in its handler for a rest after that"
         )
     if run_at is not None:
         run_at = check_ahead("run_at", check_instant("run_at", run_at), now or datetime.now(UTC))
@@ -216,7 +248,34 @@ def checked_run(
         deadline_ms=_limit_ms("deadline", task.deadline if deadline is None else deadline),
         timeout_ms=_limit_ms("timeout", task.timeout if timeout is None else timeout),
         retry=task.retry if retry is None else check_retry(retry),
+        after=predecessors,
+        on_failure=if_one_fails if predecessors else None,
     )
+
+
+def check_after(after: object) -> tuple[RunId, ...]:
+    """Return the ids of runs that another is to come after, each once and in order.
+
+    Args:
+        after: Ids, or handles of runs; None is none.
+
+    Raises:
+        InvalidNameError: It is no list, or something in it is neither.
+        ConfigurationError: There are more than 1,000.
+    """
+    if after is None:
+        return ()
+    if isinstance(after, str) or not isinstance(after, Iterable):
+        raise InvalidNameError(
+            f"after is a list of run ids or handles; got a single {type(after).__name__}"
+        )
+    unique = tuple(dict.fromkeys(parse_run_id(getattr(each, "id", each)) for each in after))
+    if len(unique) > MAX_AFTER:
+        raise ConfigurationError(
+            f"after names {len(unique):,} runs; it may be {MAX_AFTER:,}. Put runs in between that "
+            "come after a part of them each"
+        )
+    return unique
 
 
 def check_limit(what: str, duration: object) -> timedelta:
@@ -235,6 +294,18 @@ def check_retry(retry: object) -> RetryPolicy:
 
 
 _ZERO: Final = timedelta(0)
+MAX_AFTER: Final = 1_000
+"""How many runs one may come after."""
+
+
+def check_on_failure(on_failure: str | None) -> OnFailure:
+    """Return what becomes of a run when one that it comes after fails; by default it fails too."""
+    try:
+        return OnFailure.FAIL if on_failure is None else OnFailure(on_failure)
+    except ValueError:
+        raise ConfigurationError(
+            f"on_failure {ascii(on_failure)[:80]} is none of: {', '.join(OnFailure)}"
+        ) from None
 
 
 def _limit_ms(what: str, duration: timedelta | None) -> int | None:

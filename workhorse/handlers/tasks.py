@@ -42,6 +42,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 _LEFT_OUT: Final[Any] = LEFT_OUT
+_LATER: Final = EnqueueOptions.__annotations__.keys() - RunOptions.__annotations__.keys()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,9 @@ class Task(Generic[P, R]):
             ValueTooLargeError: The payload is too large.
             InvalidNameError: A queue, key, session, tag or priority is not of the allowed form.
             InvalidInstantError: A time or duration is naive, negative or out of range.
+            ConfigurationError: Options do not go together.
             IdempotencyConflictError: The key belongs to a run with another payload.
+            RunNotFoundError: A run of `after` is not in this store; nothing was enqueued.
             StoreUnavailableError: The database does not answer.
         """
         return self._bound().enqueue(self.prepare(payload, **options), connection)
@@ -157,8 +160,10 @@ class Task(Generic[P, R]):
         return await self._bound().run_now_async(self._prepare_now(payload, options))
 
     def _prepare_now(self, payload: P, options: RunOptions) -> Request[R]:
-        if "delay" in options or "run_at" in options:  # a type checker refuses it, not Python
-            raise InvalidInstantError(f"task '{self.name}': run_now takes no delay and no run_at")
+        if not options.keys().isdisjoint(_LATER):  # a type checker refuses it, not Python
+            raise InvalidInstantError(
+                f"task '{self.name}': run_now takes no delay and no run_at, and comes after nothing"
+            )
         return self.prepare(payload, **options)
 
     def bind(self, producer: Producer) -> None:

@@ -12,23 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workhorse.domain.boundaries import BoundaryKind, Wait
 from workhorse.domain.outcomes import (
     Failed,
     Finish,
+    HandBack,
     HandedBack,
     LeaseExpired,
     Outcome,
-    Park,
     Retry,
     Settlement,
-    Slept,
     Succeeded,
-    Waited,
+    Suspend,
+    Suspended,
 )
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import MAX_HAND_BACKS, Failure, Reason, RunState
 from workhorse.domain.transitions import INTERRUPTED, LEASE_EXPIRED, settlement_of
 
+NAP = Wait(kind=BoundaryKind.TIMER, name="nap")
 BOOM = Failure("ValueError", "boom", "Traceback ...")
 THREE = RetryPolicy(max_attempts=3, first=timedelta(seconds=1), jitter=False)
 ONE = replace(THREE, max_attempts=1)
@@ -78,20 +80,15 @@ def test_what_cannot_be_retried_ends_the_run_whatever_is_left(reason: Reason) ->
     )
 
 
-def test_sleep_schedules_the_run_and_spends_nothing() -> None:
-    assert settle(Slept(5_000), attempt=3, retry=THREE) == Park(RunState.SCHEDULED, 5_000)
-    assert settle(Slept(0), retry=ONE) == Park(RunState.SCHEDULED, 0)
-
-
-def test_a_wait_parks_the_run_with_or_without_a_time_out_and_spends_nothing() -> None:
-    assert settle(Waited(60_000), attempt=3) == Park(RunState.WAITING, 60_000)
-    assert settle(Waited(), retry=ONE) == Park(RunState.WAITING, None)
+def test_waits_suspend_the_run_and_spend_nothing() -> None:
+    for attempt, retry in ((3, THREE), (1, ONE)):
+        assert settle(Suspended((NAP,)), attempt=attempt, retry=retry) == Suspend((NAP,))
 
 
 def test_hand_back_makes_the_run_ready_and_spends_nothing() -> None:
     for hand_backs in range(MAX_HAND_BACKS - 1):
-        assert settle(HandedBack(), hand_backs=hand_backs) == Park(RunState.READY)
-    assert settle(HandedBack(), attempt=1, retry=ONE) == Park(RunState.READY)
+        assert settle(HandedBack(), hand_backs=hand_backs) == HandBack()
+    assert settle(HandedBack(), attempt=1, retry=ONE) == HandBack()
 
 
 def test_the_twentieth_hand_back_of_an_attempt_is_an_error() -> None:
@@ -132,8 +129,7 @@ def test_a_rest_is_drawn_from_the_runs_policy() -> None:
 outcomes = st.one_of(
     st.just(Succeeded()),
     st.builds(Failed, st.just(BOOM), st.sampled_from(Reason)),
-    st.builds(Slept, st.integers(0, 10**9)),
-    st.builds(Waited, st.none() | st.integers(0, 10**9)),
+    st.just(Suspended((NAP,))),
     st.just(HandedBack()),
     st.just(LeaseExpired()),
 )
@@ -155,9 +151,10 @@ def test_every_outcome_ends_retries_or_parks_and_the_budget_is_kept(
         case Retry(delay_ms):
             assert attempt < budget
             assert 0 <= delay_ms <= retry.bound_ms(attempt)
-        case Park(state):
-            assert not state.finished
-            assert state is not RunState.RUNNING
+        case Suspend(waits):
+            assert waits == (NAP,)
+        case HandBack():
+            assert hand_backs + 1 < MAX_HAND_BACKS
 
 
 def test_an_outcome_that_nobody_knows_is_a_mistake_and_not_a_success() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 from sqlalchemy import text
 
+from workhorse.domain.boundaries import BoundaryKind, NewBoundary, Wait
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, new_run_id
-from workhorse.domain.outcomes import Finish, Park, Retry, Settlement
+from workhorse.domain.outcomes import Finish, HandBack, Retry, Settlement, Suspend
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Failure, Lease, NewRun, Reason, RunState, RunView
 from workhorse.store.claiming import Claim, Cursor, claim
@@ -32,10 +33,30 @@ SUCCEED = Finish(RunState.SUCCEEDED, result='{"done":true}')
 FAIL = Finish(RunState.FAILED, Reason.ERROR, failure=BROKEN)
 RETRY = Retry(5_000, Reason.ERROR, BROKEN)
 RETRY_NOW = Retry(0, Reason.ERROR, BROKEN)
-SLEEP = Park(RunState.SCHEDULED, 60_000)
-WAIT = Park(RunState.WAITING)
-WAIT_AN_HOUR = Park(RunState.WAITING, 3_600_000)
-HAND_BACK = Park(RunState.READY)
+
+
+_names = itertools.count(1)
+
+
+def waiting(kind: BoundaryKind, delay_ms: int | None = None, name: str | None = None) -> Suspend:
+    """An activation's end at a wait that is reached for the first time."""
+    name = name or f"{kind} {next(_names)}"
+    new = NewBoundary(name=name, kind=kind, seq=1, delay_ms=delay_ms)
+    return Suspend((Wait(kind=kind, name=name, new=new),))
+
+
+def sleeping(delay_ms: int) -> Suspend:
+    return waiting(BoundaryKind.TIMER, delay_ms)
+
+
+def waiting_at_most(delay_ms: int) -> Suspend:
+    return waiting(BoundaryKind.SIGNAL, delay_ms)
+
+
+SLEEP = sleeping(60_000)
+WAIT = waiting(BoundaryKind.SIGNAL, name="word")
+WAIT_AN_HOUR = waiting_at_most(3_600_000)
+HAND_BACK = HandBack()
 EACH_SETTLEMENT: dict[str, Settlement] = {
     "succeed": SUCCEED,
     "fail": FAIL,

@@ -31,13 +31,15 @@ from tests.store.acting import (
     recovered,
     rows,
     seen,
+    sleeping,
     take,
     take_one,
+    waiting_at_most,
 )
 from tests.store.rivals import Rival
 from tests.support.eventually import eventually
 from workhorse.domain.hints import Hint, no_reach
-from workhorse.domain.outcomes import Finish, Park, Retry, Settlement
+from workhorse.domain.outcomes import Finish, Retry, Settlement
 from workhorse.domain.runs import Failure, Lease, Reason, RunState
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.settling import Entry, settle, settled_before
@@ -219,13 +221,15 @@ def test_what_is_ready_is_woken_at_once(store: Store, settlement: Settlement) ->
     assert not sent
 
 
-@pytest.mark.parametrize("settlement", [RETRY, SLEEP, Park(RunState.WAITING, 60_000)])
+@pytest.mark.parametrize(
+    ("settlement", "delay_ms"), [(RETRY, 5_000), (SLEEP, 60_000), (waiting_at_most(60_000), 60_000)]
+)
 def test_what_is_due_within_reach_is_woken_by_a_delayed_message(
-    store: Store, settlement: Settlement
+    store: Store, settlement: Settlement, delay_ms: int
 ) -> None:
     hints, sent = _wake(store, settlement)
 
-    assert [hint.delay_ms for hint in hints] == [settlement.delay_ms]  # type: ignore[union-attr]
+    assert [hint.delay_ms for hint in hints] == [delay_ms]
     assert sent
 
 
@@ -234,8 +238,8 @@ def test_what_is_due_within_reach_is_woken_by_a_delayed_message(
 )
 def test_the_reach_of_the_queue_decides(store: Store, delay_ms: int, near: bool) -> None:
     for settlement in (
-        Park(RunState.SCHEDULED, delay_ms),
-        Park(RunState.WAITING, delay_ms),
+        sleeping(delay_ms),
+        waiting_at_most(delay_ms),
         Retry(delay_ms, Reason.ERROR, BROKEN),
     ):
         hints, sent = _wake(store, settlement)
@@ -254,7 +258,7 @@ def test_a_timer_out_of_reach_is_woken_when_it_is_promoted(
     """And one within reach is not: its own message is under way."""
     far, near = a_claimed(store), a_claimed(store)
     end(store, far, WAIT_AN_HOUR)
-    end(store, near, Park(RunState.SCHEDULED, 60_000))
+    end(store, near, sleeping(60_000))
     clock.advance(timedelta(hours=1))
 
     swept = promoted(store)

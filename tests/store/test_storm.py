@@ -27,13 +27,15 @@ from tests.store.acting import (
     lease_of,
     reach,
     rows,
+    sleeping,
+    waiting_at_most,
 )
 from tests.store.invariants import check_invariants
 from tests.support.eventually import eventually
 from workhorse.domain.ids import RunId
-from workhorse.domain.outcomes import Park, Retry, Settlement
+from workhorse.domain.outcomes import Retry, Settlement
 from workhorse.domain.retry import RetryPolicy
-from workhorse.domain.runs import ClaimedRun, Reason, RunState
+from workhorse.domain.runs import ClaimedRun, Reason
 from workhorse.errors import RunNotFinishedError
 from workhorse.store.claiming import claim, sight
 from workhorse.store.database import Store
@@ -52,9 +54,9 @@ _KINDS: list[Settlement] = [
     Retry(20, Reason.ERROR, BROKEN),
     HAND_BACK,
     HAND_BACK,
-    Park(RunState.SCHEDULED, 20),
-    Park(RunState.WAITING, 20),
-    Park(RunState.WAITING, 10),
+    sleeping(20),
+    waiting_at_most(20),
+    waiting_at_most(10),
 ]
 
 

@@ -35,7 +35,8 @@ class NewChild:
 class Record:
     """Write a boundary under the lease, and what belongs to it, in one transaction.
 
-    `closes` names waits (kind and name) that take no value any more.
+    `closes` names waits (kind and name) that take no value any more; `cancels` names children of
+    the run that are to end as cancelled.
     """
 
     lease: Lease
@@ -43,6 +44,7 @@ class Record:
     token: NewToken | None = None
     child: NewChild | None = None
     closes: tuple[tuple[BoundaryKind, str], ...] = ()
+    cancels: tuple[RunId, ...] = ()
 
 
 class Recorded(StrEnum):

@@ -46,6 +46,7 @@ from workhorse.domain.runs import ClaimedRun, Lease, RunState
 from workhorse.domain.sightings import Sighting
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
+from workhorse.store.histories import with_history
 from workhorse.store.schema import Id, Number, live, outcomes, queues, runs
 
 PAGE: Final = 200
@@ -126,7 +127,7 @@ def claim(
         chosen = json.dumps([row.id for row in picked])
         tx.write(_take, chosen=chosen, token=token, lease_ms=lease_ms)
         taken = list(tx.fetch(_read_chosen, chosen=chosen)) if picked else []
-    claimed = [_claimed_run(tx, row) for row in taken]
+    claimed = with_history(tx, [_claimed_run(tx, row) for row in taken])
     claimed.sort(key=lambda run: (-run.priority, run.id))
     if edge is None:
         return Claim(claimed)
@@ -137,7 +138,7 @@ def claim(
 
 def claimed_under(tx: Tx, token: int) -> list[ClaimedRun]:
     """Return what a claim took whose answer was lost."""
-    return [_claimed_run(tx, row) for row in tx.fetch(_read_claimed, token=token)]
+    return with_history(tx, [_claimed_run(tx, row) for row in tx.fetch(_read_claimed, token=token)])
 
 
 def turn_was_taken(error: BaseException) -> bool:

@@ -12,9 +12,7 @@ from typing import Any, Final, assert_never
 
 from sqlalchemy import (
     Boolean,
-    ColumnElement,
     Text,
-    and_,
     case,
     func,
     literal_column,
@@ -26,13 +24,14 @@ from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.ids import RunId
-from workhorse.domain.outcomes import Finish, Park, Retry, Settlement
+from workhorse.domain.outcomes import Finish, HandBack, Retry, Settlement, Suspend
 from workhorse.domain.runs import Failure, Lease, Reason, RunState
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.ending import Ending, end_runs, note_attempts
 from workhorse.store.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
 from workhorse.store.schema import Id, Number, live, outcomes
+from workhorse.store.suspending import Suspension, suspend
 
 _COLUMNS: Final = {
     "id": Id,
@@ -42,8 +41,8 @@ _COLUMNS: Final = {
     "near": Boolean(),
     "spend": Number,
     "hand_back": Number,
+    "progressed": Boolean(),
     "active_ms": Number,
-    "inbox": Number,
 }
 
 
@@ -57,6 +56,7 @@ class Entry:
         queue: The run's queue: decides how far ahead its wakeup can be sent.
         active_ms: How long the activation took.
         inbox: The count of deliveries that the claim returned.
+        progressed: Whether the activation has stored a boundary: hand-backs count anew from there.
     """
 
     lease: Lease
@@ -64,6 +64,7 @@ class Entry:
     queue: str = ""
     active_ms: int = 0
     inbox: int = 0
+    progressed: bool = False
 
 
 @dataclass(slots=True)
@@ -106,8 +107,18 @@ def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = Tru
         for entry in entries
         if not isinstance(entry.settlement, Finish) and entry.lease.run_id not in settled.written
     ]
-    if rest:
-        _give_back(tx, rest, reach, settled)
+    given_back = [entry for entry in rest if not isinstance(entry.settlement, Suspend)]
+    if given_back:
+        _give_back(tx, given_back, reach, settled)
+    suspended = [
+        Suspension(entry.lease, entry.settlement.waits, entry.queue, entry.active_ms, entry.inbox)
+        for entry in rest
+        if isinstance(entry.settlement, Suspend)
+    ]
+    if suspended:
+        states, hints = suspend(tx, suspended, reach=reach)
+        settled.written |= states
+        settled.hints += hints
     return settled
 
 
@@ -155,11 +166,10 @@ def _row(entry: Entry, reach: Reach) -> dict[str, Any]:
             spend = 1
             state = RunState.SCHEDULED if delay_ms > 0 else RunState.READY
             delay: int | None = delay_ms or None
-        case Park(state, delay_ms):
-            delay = delay_ms if state is not RunState.READY else None
-            hand_back = int(state is RunState.READY)
-        case Finish():  # pragma: no cover - `settle` hands none over
-            raise AssertionError("a finish is not given back")
+        case HandBack():
+            state, delay, hand_back = RunState.READY, None, 1
+        case Finish() | Suspend():  # pragma: no cover - `settle` hands none over
+            raise AssertionError(f"a {type(settlement).__name__} is not given back")
         case _:
             assert_never(settlement)
     return {
@@ -170,8 +180,8 @@ def _row(entry: Entry, reach: Reach) -> dict[str, Any]:
         "near": delay is not None and delay <= reach(entry.queue),
         "spend": spend,
         "hand_back": hand_back,
+        "progressed": entry.progressed,
         "active_ms": entry.active_ms,
-        "inbox": entry.inbox,
     }
 
 
@@ -182,29 +192,24 @@ def _give(d: Dialect) -> Executable:
     u = d.rows("batch", _COLUMNS)
     v = d.rows("batch", _COLUMNS, "v")
     held = lock_held(u).where(live.c.cancel_asked_at.is_(null())).cte("held")
-    # A delivery that came since the claim is not waited for again.
-    arrived = and_(v.c.state == literal_column("'waiting'"), live.c.inbox != v.c.inbox)
     ready = v.c.state == literal_column("'ready'")
     none = null()
-    state: ColumnElement[Any] = case((arrived, literal_column("'ready'")), else_=v.c.state)
-    due = case(
-        (arrived, none), (v.c.delay_ms.is_(none), none), else_=d.after(d.clock, v.c.delay_ms)
-    )
     return (
         update(live)
         .where(held_by(live, v), d.among(live.c.id, select(held.c.id)))
         .values(
-            state=state,
-            ready_at=case((ready, d.clock), (arrived, d.clock), else_=none),
-            due_at=due,
-            wake_sent=case((arrived, literal_column("false")), else_=v.c.near),
+            state=v.c.state,
+            ready_at=case((ready, d.clock), else_=none),
+            due_at=case((v.c.delay_ms.is_(none), none), else_=d.after(d.clock, v.c.delay_ms)),
+            wake_sent=v.c.near,
             attempt=live.c.attempt + v.c.spend,
             token=none,
             lease_expires_at=none,
-            # A wait is a boundary: what was handed back before it does not count any more.
+            # What was handed back before a new boundary does not count any more.
             hand_backs=case(
-                (v.c.hand_back == literal_column("1"), live.c.hand_backs + literal_column("1")),
-                else_=literal_column("0"),
+                (v.c.hand_back == literal_column("0"), literal_column("0")),
+                (v.c.progressed, literal_column("1")),
+                else_=live.c.hand_backs + literal_column("1"),
             ),
             active_ms=case(
                 (v.c.spend == literal_column("1"), literal_column("0")),

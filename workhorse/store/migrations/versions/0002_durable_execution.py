@@ -33,21 +33,32 @@ select r.id, r.task, r.queue, coalesce(o.state, l.state) as state, r.payload,
 def _index(name: str, table: str, columns: list[str], where: str) -> None:
     condition = sa.text(where)
     op.create_index(
-        name, table, columns, unique=False, postgresql_where=condition, sqlite_where=condition
+        name,
+        table,
+        columns,
+        unique=False,
+        schema=op.get_context().version_table_schema,
+        postgresql_where=condition,
+        sqlite_where=condition,
     )
 
 
 def upgrade() -> None:
     """Add the tables, and what runs and live rows say of each other."""
-    op.add_column("runs", sa.Column("parent_id", ID))
-    op.add_column("runs", sa.Column("keep", sa.Boolean()))
-    op.add_column("runs", sa.Column("on_failure", sa.Text()))
+    schema = op.get_context().version_table_schema
+    op.add_column("runs", sa.Column("parent_id", ID), schema=schema)
+    op.add_column("runs", sa.Column("keep", sa.Boolean()), schema=schema)
+    op.add_column("runs", sa.Column("on_failure", sa.Text()), schema=schema)
     _index("runs_parent", "runs", ["parent_id", "id"], "parent_id is not null")
     op.add_column(
-        "live", sa.Column("watched", sa.Boolean(), nullable=False, server_default=sa.false())
+        "live",
+        sa.Column("watched", sa.Boolean(), nullable=False, server_default=sa.false()),
+        schema=schema,
     )
     op.add_column(
-        "live", sa.Column("blockers", sa.Integer(), nullable=False, server_default=sa.text("0"))
+        "live",
+        sa.Column("blockers", sa.Integer(), nullable=False, server_default=sa.text("0")),
+        schema=schema,
     )
     op.create_table(
         "boundaries",
@@ -124,7 +135,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("source"),
     )
 
-    schema = op.get_context().version_table_schema
     prefix = f'"{schema}".' if schema else ""
     op.execute(f"drop view {prefix}run_view")
     op.execute(VIEW.format(schema=prefix))

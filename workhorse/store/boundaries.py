@@ -1,0 +1,317 @@
+"""Boundaries: what a run has passed, written under its lease; `histories` reads them.
+
+A boundary is written once and never changed; the insert compares. Writes of many runs share one
+statement, and what belongs to a boundary (a child, a token, waits that close) the same transaction.
+
+Source: docs/design.md, sections 3 and 7; docs/adr/0012-boundaries-and-deliveries.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sqlalchemy import (
+    Text,
+    and_,
+    case,
+    exists,
+    func,
+    null,
+    select,
+)
+from sqlalchemy.sql.expression import Executable
+
+from workhorse.domain.boundaries import (
+    Boundary,
+    BoundaryKind,
+    NewBoundary,
+)
+from workhorse.domain.hints import Hint, Reach
+from workhorse.domain.instants import to_micros
+from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer, Recorded
+from workhorse.domain.runs import Lease
+from workhorse.store.accompanying import write_extras
+from workhorse.store.database import Tx
+from workhorse.store.dialect import Dialect
+from workhorse.store.enqueueing import upsert
+from workhorse.store.histories import is_due
+from workhorse.store.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
+from workhorse.store.schema import Id, Number, boundaries, deliveries, live, progress
+
+_COLUMNS: Final = {
+    "id": Id,
+    "token": Number,
+    "name": Text(),
+    "kind": Text(),
+    "seq": Number,
+    "value": Text(),
+    "bytes": Number,
+    "fingerprint": Text(),
+    "detail": Text(),
+    "delay_ms": Number,
+    "wake_us": Number,
+}
+_NAME_COLUMNS: Final = {"id": Id, "kind": Text(), "name": Text()}
+_PROGRESS_COLUMNS: Final = {"id": Id, "token": Number, "value": Text()}
+
+
+@dataclass(slots=True)
+class Written:
+    """What `record` did: an answer for each record, in order, and the wakeups that must follow."""
+
+    answers: list[RecordAnswer] = field(default_factory=list)
+    hints: list[Hint] = field(default_factory=list)
+
+
+def lock_leases(tx: Tx, leases: Sequence[Lease]) -> None:
+    """Lock the rows of all leases of a transaction at its start, in one order.
+
+    A transaction that first records and then settles would otherwise lock in two rounds, and could
+    deadlock with another that has the same rows.
+    """
+    if leases and tx.dialect.one_statement:
+        tx.fetch(_lock, batch=lease_batch(leases))
+
+
+def record(tx: Tx, records: Sequence[Record], *, reach: Reach) -> Written:
+    """Write boundaries under their leases; nothing is stored under a lease that is gone.
+
+    Where a boundary of that name stands already it is compared: an equal one is answered as
+    stored, since an earlier try of the same write may have lost its answer.
+
+    Args:
+        reach: How far ahead a queue's wakeups can be sent, for children.
+    """
+    written = Written()
+    if not records:
+        return written
+    fresh = {
+        (str(row.run_id), row.name)
+        for row in tx.fetch(
+            _insert, batch=_batch([(each.lease, each.boundary) for each in records])
+        )
+    }
+    mine: set[int] = set()
+    for at, each in enumerate(records):
+        key = (str(each.lease.run_id), each.boundary.name)
+        if key in fresh:
+            fresh.remove(key)  # a second one of that name in the batch was not what was inserted
+            mine.add(at)
+    others = [each for at, each in enumerate(records) if at not in mine]
+    standing = _standing_rows(tx, others) if others else {}
+    for at, each in enumerate(records):
+        if at in mine:
+            written.answers.append(RecordAnswer(Recorded.STORED, _as_stored(each.boundary)))
+        else:
+            written.answers.append(_compare(each, standing))
+    extras = [each for at, each in enumerate(records) if at in mine]
+    if any(each.token or each.child or each.closes or each.cancels for each in extras):
+        written.hints += write_extras(tx, extras, reach=reach)
+    return written
+
+
+def read_values(tx: Tx, requests: Sequence[ReadValue]) -> list[str | None]:
+    """Return values by name, in order; None where there is none."""
+    if not requests:
+        return []
+    batch = json.dumps(
+        [{"id": each.run_id, "kind": each.kind, "name": each.name} for each in requests]
+    )
+    found = {
+        (str(row.run_id), row.asked, row.name): row.value for row in tx.fetch(_values, batch=batch)
+    }
+    return [found.get((str(each.run_id), each.kind, each.name)) for each in requests]
+
+
+def write_progress(tx: Tx, items: Sequence[NewProgress]) -> None:
+    """Replace what runs say of their progress, under their leases; the last of a run stands."""
+    if not items:
+        return
+    latest = {each.lease.run_id: each for each in items}
+    batch = json.dumps(
+        [
+            {"id": each.lease.run_id, "token": each.lease.token, "value": each.value}
+            for each in latest.values()
+        ]
+    )
+    tx.write(_write_progress, batch=batch)
+
+
+def insert_waits(tx: Tx, waits: Sequence[tuple[Lease, NewBoundary]]) -> None:
+    """Write the boundaries of waits that an activation ends at; one that stands is left alone."""
+    if waits:
+        tx.fetch(_insert, batch=_batch(waits))
+
+
+def _batch(rows: Sequence[tuple[Lease, NewBoundary]]) -> str:
+    return json.dumps(
+        [
+            {
+                "id": lease.run_id,
+                "token": lease.token,
+                "name": new.name,
+                "kind": new.kind,
+                "seq": new.seq,
+                "value": new.value,
+                "bytes": new.size_bytes,
+                "fingerprint": new.fingerprint,
+                "detail": new.detail,
+                "delay_ms": new.delay_ms,
+                "wake_us": None if new.wake_at is None else to_micros(new.wake_at),
+            }
+            for lease, new in rows
+        ],
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+
+
+def _as_stored(new: NewBoundary) -> Boundary:
+    return Boundary(
+        name=new.name,
+        kind=new.kind,
+        seq=new.seq,
+        value=new.value,
+        fingerprint=new.fingerprint,
+        detail=new.detail,
+        wake_at=new.wake_at,
+        absolute=new.wake_at is not None,
+    )
+
+
+def _standing_rows(tx: Tx, records: Sequence[Record]) -> dict[tuple[str, int, str], Boundary]:
+    batch = _batch([(each.lease, replace(each.boundary, value=None)) for each in records])
+    return {
+        (str(row.run_id), row.token, row.name): Boundary(
+            name=row.name,
+            kind=BoundaryKind(row.kind),
+            seq=row.seq,
+            value=row.value,
+            fingerprint=row.fingerprint,
+            detail=row.detail,
+            wake_at=tx.read_instant(row.wake_at),
+            absolute=bool(row.absolute),
+            due=bool(row.due),
+            created_at=tx.read_instant(row.created_at),
+        )
+        for row in tx.fetch(_standing, batch=batch)
+    }
+
+
+def _compare(record: Record, standing: dict[tuple[str, int, str], Boundary]) -> RecordAnswer:
+    lease, new = record.lease, record.boundary
+    found = standing.get((str(lease.run_id), lease.token, new.name))
+    if found is None:
+        return RecordAnswer(Recorded.LOST)
+    same = (found.kind, found.value, found.fingerprint, found.detail) == (
+        new.kind,
+        new.value,
+        new.fingerprint,
+        new.detail,
+    )
+    return RecordAnswer(Recorded.STORED if same else Recorded.EXISTS, found)
+
+
+# -- statements ----------------------------------------------------------------------------------
+
+
+def _lock(d: Dialect) -> Executable:
+    return lock_held(d.rows("batch", LEASE_COLUMNS), delete=True)
+
+
+def _insert(d: Dialect) -> Executable:
+    u = d.rows("batch", _COLUMNS)
+    held = (
+        lock_held(u, live.c.token, live.c.fence)
+        .cte("held")
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+    v = d.rows("batch", _COLUMNS, "v")
+    fence = (
+        select(func.max(held.c.fence))
+        .where(held.c.id == v.c.id, held.c.token == v.c.token)
+        .scalar_subquery()
+    )
+    wake_at = case(
+        (v.c.wake_us.is_not(null()), d.instant_of(v.c.wake_us)),
+        (v.c.delay_ms.is_not(null()), d.after(d.clock, v.c.delay_ms)),
+        else_=null(),
+    )
+    rows = select(
+        v.c.id, v.c.name, v.c.kind, v.c.seq, v.c.value, v.c.bytes, v.c.fingerprint, v.c.detail,
+        wake_at, v.c.wake_us.is_not(null()), fence, d.clock,
+    ).where(exists().where(held.c.id == v.c.id, held.c.token == v.c.token))  # fmt: skip
+    statement: Executable = (
+        upsert(d, boundaries)
+        .from_select(
+            [
+                "run_id", "name", "kind", "seq", "value", "bytes", "fingerprint", "detail",
+                "wake_at", "absolute", "fence", "created_at",
+            ],
+            rows,
+        )
+        .on_conflict_do_nothing(index_elements=["run_id", "name"])
+        .returning(boundaries.c.run_id, boundaries.c.name)
+    )  # fmt: skip
+    return statement
+
+
+def _standing(d: Dialect) -> Executable:
+    u = d.rows("batch", _COLUMNS)
+    return select(
+        boundaries, live.c.token, is_due(d, boundaries.c.wake_at).label("due")
+    ).select_from(
+        u.join(live, held_by(live, u)).join(
+            boundaries, and_(boundaries.c.run_id == u.c.id, boundaries.c.name == u.c.name)
+        )
+    )
+
+
+def _values(d: Dialect) -> Executable:
+    u = d.rows("batch", _NAME_COLUMNS)
+    v = d.rows("batch", _NAME_COLUMNS, "v")
+    passed = select(
+        boundaries.c.run_id, u.c.kind.label("asked"), boundaries.c.name, boundaries.c.value
+    ).select_from(
+        u.join(
+            boundaries,
+            and_(
+                u.c.kind.is_(null()),
+                boundaries.c.run_id == u.c.id,
+                boundaries.c.name == u.c.name,
+            ),
+        )
+    )
+    sent = select(deliveries.c.run_id, v.c.kind, deliveries.c.name, deliveries.c.value).select_from(
+        v.join(
+            deliveries,
+            and_(
+                deliveries.c.run_id == v.c.id,
+                deliveries.c.kind == v.c.kind,
+                deliveries.c.name == v.c.name,
+            ),
+        )
+    )
+    return passed.union_all(sent)
+
+
+def _write_progress(d: Dialect) -> Executable:
+    u = d.rows("batch", _PROGRESS_COLUMNS)
+    held = (
+        lock_held(u, live.c.fence, u.c.value)
+        .cte("held")
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+    insert = upsert(d, progress).from_select(
+        ["run_id", "value", "fence", "at"],
+        # The condition keeps SQLite from reading ON as a join's.
+        select(held.c.id, held.c.value, held.c.fence, d.clock).where(held.c.id.is_not(null())),
+    )
+    statement: Executable = insert.on_conflict_do_update(
+        index_elements=["run_id"],
+        set_={name: getattr(insert.excluded, name) for name in ("value", "fence", "at")},
+    )
+    return statement

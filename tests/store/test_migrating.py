@@ -6,8 +6,10 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -15,6 +17,7 @@ from sqlalchemy import create_engine, event, inspect, make_url, text
 
 from tests.store.acting import do, put, rows, seen
 from tests.store.invariants import check_invariants
+from workhorse.domain.ids import new_run_id
 from workhorse.errors import ConfigurationError, SchemaMismatchError, StoreUnavailableError
 from workhorse.store import migrating
 from workhorse.store.connecting import parse_url
@@ -23,6 +26,16 @@ from workhorse.store.migrating import SchemaVersion, check_schema, migrate, sche
 from workhorse.store.schema import SERVES_FROM, VERSION, metadata
 
 NOW = SchemaVersion(VERSION, SERVES_FROM, "")
+
+RUN_OF_THE_FIRST_SCHEMA = """
+insert into {s}runs (id, task, queue, payload, priority, created_at)
+values (:id, 'mail', 'default', 'null', 50, :at)
+"""
+LIVE_ROW_OF_THE_FIRST_SCHEMA = """
+insert into {s}live
+  (id, queue, task, state, rank, wake_sent, attempt, fence, inbox, hand_backs, active_ms)
+values (:id, 'default', 'mail', 'waiting', 50, false, 1, 1, 0, 0, 0)
+"""
 
 
 @pytest.fixture
@@ -153,6 +166,27 @@ def test_the_last_migration_is_the_version_that_the_code_writes() -> None:
     assert len(script.get_bases()) == 1
 
 
+def test_runs_of_the_first_schema_go_on_under_the_next(
+    empty: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as as_it_was:
+        upgrade = command.upgrade
+        as_it_was.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
+        as_it_was.setattr(migrating, "VERSION", 1)
+        assert migrate(empty) == SchemaVersion(1, 1, "")
+    run_id = new_run_id()
+    at = empty.dialect.write_instant(datetime.now(UTC))
+    do(empty, RUN_OF_THE_FIRST_SCHEMA, id=run_id, at=at)
+    do(empty, LIVE_ROW_OF_THE_FIRST_SCHEMA, id=run_id)
+
+    assert migrate(empty) == NOW
+
+    assert seen(empty, run_id).state == "waiting"
+    ((watched, blockers),) = rows(empty, "select watched, blockers from {s}live")
+    assert (bool(watched), blockers) == (False, 0)
+    check_invariants(empty)
+
+
 # -- whom it serves ------------------------------------------------------------------------------
 
 
@@ -179,7 +213,9 @@ def test_a_schema_that_no_longer_serves_the_code_is_refused(empty: Store) -> Non
     migrate(empty)
     do(empty, "update {s}meta set version = 7, serves_from = 5")
 
-    with pytest.raises(SchemaMismatchError, match="serves versions from 5 on, and .* writes 1"):
+    with pytest.raises(
+        SchemaMismatchError, match=f"serves versions from 5 on, and .* writes {VERSION}"
+    ):
         check_schema(empty)
 
 
@@ -195,10 +231,10 @@ def test_a_newer_schema_is_not_migrated_by_older_code(empty: Store) -> None:
     migrate(empty)
     do(empty, "update {s}meta set version = 7")
 
-    with pytest.raises(SchemaMismatchError, match="version 7, which is newer than the 1"):
+    with pytest.raises(SchemaMismatchError, match=f"version 7, which is newer than the {VERSION}"):
         migrate(empty)
 
-    assert schema_version(empty) == SchemaVersion(7, 1, "")
+    assert schema_version(empty) == SchemaVersion(7, SERVES_FROM, "")
 
 
 # -- environments --------------------------------------------------------------------------------
@@ -211,7 +247,7 @@ def _in_environment(store: Store, environment: str) -> Store:
 
 def test_a_schema_belongs_to_the_environment_that_made_it(empty: Store) -> None:
     production = _in_environment(empty, "production")
-    assert migrate(production) == SchemaVersion(VERSION, 1, "production")
+    assert migrate(production) == SchemaVersion(VERSION, SERVES_FROM, "production")
 
     for name in ("", "staging"):
         other = _in_environment(empty, name)

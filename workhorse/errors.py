@@ -56,7 +56,10 @@ class UnknownTaskError(WorkhorseError, LookupError):
 
 
 class IdempotencyConflictError(WorkhorseError):
-    """The idempotency key belongs to a run with another payload, which stands as it is."""
+    """The key belongs to a run with another payload, or the request id to another request.
+
+    What it belongs to stands as it is.
+    """
 
 
 class RunNotFoundError(WorkhorseError, LookupError):
@@ -65,6 +68,10 @@ class RunNotFoundError(WorkhorseError, LookupError):
 
 class RunNotFinishedError(WorkhorseError):
     """The run has not ended yet, so it cannot be run again; it goes on as it is."""
+
+
+class BoundaryNotFoundError(WorkhorseError, LookupError):
+    """The run has passed no boundary of that name."""
 
 
 class RunFailedError(WorkhorseError):

@@ -71,6 +71,10 @@ class Dialect(ABC):
         """Return the texts of a parameter, a JSON list, as rows with one column `value`."""
 
     @abstractmethod
+    def elements(self, col: ColumnElement[Any]) -> FromClause:
+        """Return the texts of a column, a JSON list, as rows with one column `value`."""
+
+    @abstractmethod
     def one_of(self, col: ColumnElement[Any], param: str) -> ColumnElement[bool]:
         """Say that a column is in a parameter: a JSON list of texts."""
 
@@ -151,6 +155,10 @@ class PostgresDialect(Dialect):
     def each(self, param: str) -> FromClause:
         texts = func.json_array_elements_text(cast(bindparam(param), postgresql.JSON))
         return texts.table_valued(column("value", Text())).render_derived(name=f"each_{param}")
+
+    def elements(self, col: ColumnElement[Any]) -> FromClause:
+        texts = func.json_array_elements_text(cast(col, postgresql.JSON))
+        return texts.table_valued(column("value", Text())).render_derived(name="elements")
 
     def one_of(self, col: ColumnElement[Any], param: str) -> ColumnElement[bool]:
         return self.among(col, select(cast(self.each(param).c.value, col.type)))
@@ -244,6 +252,9 @@ class SqliteDialect(Dialect):
     def each(self, param: str) -> FromClause:
         texts = func.json_each(bindparam(param, type_=Text))
         return texts.table_valued(column("value", Text()), name=f"each_{param}")
+
+    def elements(self, col: ColumnElement[Any]) -> FromClause:
+        return func.json_each(col).table_valued(column("value", Text()), name="elements")
 
     def one_of(self, col: ColumnElement[Any], param: str) -> ColumnElement[bool]:
         return col.in_(select(self.each(param).c.value))

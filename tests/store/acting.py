@@ -10,15 +10,18 @@ from typing import Any
 
 from sqlalchemy import text
 
-from workhorse.domain.boundaries import BoundaryKind, NewBoundary, Wait
+from workhorse.domain.boundaries import NO_HISTORY, BoundaryKind, History, NewBoundary, Wait
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish, HandBack, Retry, Settlement, Suspend
+from workhorse.domain.recording import Record, RecordAnswer
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Failure, Lease, NewRun, Reason, RunState, RunView
+from workhorse.store.boundaries import record
 from workhorse.store.claiming import Claim, Cursor, claim
 from workhorse.store.database import Store
 from workhorse.store.enqueueing import enqueue
+from workhorse.store.histories import load
 from workhorse.store.settling import Entry, Settled, settle
 from workhorse.store.sweeping import Swept, promote, recover
 from workhorse.store.viewing import show
@@ -253,3 +256,24 @@ def live_row(store: Store, run_id: RunId) -> Any:
 
 def _placed(store: Store, sql: str) -> str:
     return sql.replace("{s}", f'"{store.schema}".' if store.kind == "postgresql" else "")
+
+
+# -- boundaries ----------------------------------------------------------------------------------
+
+
+def a_checkpoint(name: str = "stage", value: str = "1", *, seq: int = 1) -> NewBoundary:
+    return NewBoundary(name=name, kind=BoundaryKind.CHECKPOINT, seq=seq, value=value)
+
+
+def write(store: Store, claimed: ClaimedRun, *new: NewBoundary) -> list[RecordAnswer]:
+    """Record boundaries under a run's lease, in one batch."""
+    records = [Record(lease=lease_of(claimed), boundary=each) for each in new]
+    return store.run(record, records, reach=reach).answers
+
+
+def history_of(store: Store, run_id: RunId) -> History:
+    return store.run(load, [run_id]).get(run_id, NO_HISTORY)
+
+
+def names_passed(store: Store, run_id: RunId) -> list[str]:
+    return [boundary.name for boundary in history_of(store, run_id).boundaries]

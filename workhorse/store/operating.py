@@ -10,7 +10,7 @@ Source: docs/design.md, section 2
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Text, bindparam, func, null, select, update
 from sqlalchemy.sql.expression import Executable
@@ -21,12 +21,17 @@ from workhorse.domain.outcomes import Finish
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Enqueued, NewRun, Reason, RunState
 from workhorse.errors import RunNotFinishedError, RunNotFoundError
+from workhorse.store.copying import copy_history
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.ending import Ending, end_runs
 from workhorse.store.enqueueing import enqueue, upsert
+from workhorse.store.inspecting import require_seq
 from workhorse.store.schema import Id, audit, live, outcomes, queues, runs
 from workhorse.store.viewing import show
+
+ALL: Final = "all"
+NONE: Final = "none"
 
 
 class CancelResult(StrEnum):
@@ -68,25 +73,48 @@ def cancel(
     return result, hints
 
 
-def rerun(tx: Tx, run_id: RunId, *, by: str, why: str, request_id: str, reach: Reach) -> Enqueued:
+def rerun(
+    tx: Tx,
+    run_id: RunId,
+    *,
+    by: str,
+    why: str,
+    request_id: str,
+    reach: Reach,
+    boundaries: str = NONE,
+) -> Enqueued:
     """Start a finished run again, as a new run that is linked to it: same payload, fresh budget.
 
     The same request id answers with the same new run.
 
+    Args:
+        run_id: The finished run.
+        by: Who asks.
+        why: For the audit.
+        request_id: Names the request.
+        reach: How far ahead a queue's wakeups can be sent.
+        boundaries: What the new run takes over: `ALL`, `NONE`, or all up to the one of that name.
+
     Raises:
         RunNotFoundError: No run has that id.
         RunNotFinishedError: The run has not ended yet.
+        BoundaryNotFoundError: The run has no boundary of that name.
     """
     view = show(tx, run_id)
-    new_id = new_run_id()
-    if not note(tx, "rerun", run_id, by=by, why=why, request_id=request_id, answer=new_id):
-        first = tx.fetch(_answer, act="rerun", subject=run_id, request_id=request_id)[0].answer
-        return Enqueued(run_id=RunId(first), queue=view.queue, created=False)
+    first = tx.fetch(_answer, act="rerun", subject=run_id, request_id=request_id)
+    if first:
+        return Enqueued(run_id=RunId(first[0].answer), queue=view.queue, created=False)
     if not view.state.finished:
         raise RunNotFinishedError(
             f"run {run_id} is {view.state}; only a finished run can be run again. Wait for its "
             "end, or cancel it first"
         )
+    upto = None if boundaries in (ALL, NONE) else require_seq(tx, run_id, boundaries)
+    new_id = new_run_id()
+    if not note(tx, "rerun", run_id, by=by, why=why, request_id=request_id, answer=new_id):
+        # Somebody else was quicker by a moment.
+        first = tx.fetch(_answer, act="rerun", subject=run_id, request_id=request_id)
+        return Enqueued(run_id=RunId(first[0].answer), queue=view.queue, created=False)
     spec = tx.fetch(_spec, id=run_id)[0]
     new = NewRun(
         id=new_id,
@@ -100,7 +128,10 @@ def rerun(tx: Tx, run_id: RunId, *, by: str, why: str, request_id: str, reach: R
         retry=RetryPolicy.from_json(spec.retry),
         traceparent=spec.traceparent,
     )
-    return enqueue(tx, [new], reach=reach, rerun_of=run_id)[0]
+    answer = enqueue(tx, [new], reach=reach, rerun_of=run_id)[0]
+    if boundaries != NONE:
+        copy_history(tx, run_id, new_id, upto=upto)
+    return answer
 
 
 def pause_queue(tx: Tx, queue: str, *, by: str, why: str) -> bool:

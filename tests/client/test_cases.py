@@ -20,10 +20,11 @@ from sqlalchemy import Engine, create_engine, text
 from tests.client.conftest import driver_url
 from tests.client.ends import end_run, lease_run
 from tests.client.lanes import RecordingLane
+from tests.store.acting import WAIT
 from tests.support.processes import Processes
 from workhorse.app import Workhorse
 from workhorse.domain.ids import RunId
-from workhorse.domain.outcomes import Finish, Park
+from workhorse.domain.outcomes import Finish
 from workhorse.domain.runs import Reason, RunState
 from workhorse.domain.values import MAX_PAYLOAD_BYTES
 from workhorse.errors import (
@@ -159,7 +160,7 @@ def _running(store: Store, run_id: RunId) -> None:
 
 
 def _waiting(store: Store, run_id: RunId) -> None:
-    end_run(store, run_id, Park(RunState.WAITING))
+    end_run(store, run_id, WAIT)
 
 
 def _finished(store: Store, run_id: RunId) -> None:

@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 from lanes import wire
+from tests.store.acting import WAIT, waiting_at_most
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.sqs import SqsEndpoint, SqsQueue
 from workhorse.app import Workhorse
 from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import RunId, new_run_id
-from workhorse.domain.outcomes import Park
+from workhorse.domain.outcomes import Suspend
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, NewRun, RunState
 from workhorse.ports import Wakeup
@@ -101,10 +102,11 @@ class Bench:
         )  # fmt: skip
         return taken.runs[0]
 
-    def parked(self, run_id: RunId, park: Park) -> RunId:
+    def parked(self, run_id: RunId, suspend: Suspend) -> RunId:
+        """Have a run wait."""
         claimed = self.claimed(run_id)
         assert claimed.lease is not None
-        self.store.run(settle, [Entry(claimed.lease, park, QUEUE)], reach=no_reach)
+        self.store.run(settle, [Entry(claimed.lease, suspend, QUEUE)], reach=no_reach)
         return run_id
 
     def put(self, run_id: str, queue: str = QUEUE) -> None:
@@ -156,7 +158,7 @@ def _finished(bench: Bench) -> RunId:
 
 
 def _waiting(bench: Bench) -> RunId:
-    return bench.parked(bench.new("x"), Park(RunState.WAITING))
+    return bench.parked(bench.new("x"), WAIT)
 
 
 def _far_off(bench: Bench) -> RunId:
@@ -214,7 +216,7 @@ def test_due_within_a_minute_visible_at_the_due_time(
     if kind == "scheduled":
         run_id = bench.new("x", delay_ms=2_000)
     else:
-        run_id = bench.parked(bench.new("x"), Park(RunState.WAITING, 2_000))
+        run_id = bench.parked(bench.new("x"), waiting_at_most(2_000))
     bench.put(run_id)
     bench.start()
     assert eventually(lambda: bench.counted("early")) == 1
@@ -258,7 +260,7 @@ def test_past_its_due_time_promoted_in_place(bench: Bench, clock: ManualClock) -
 
 
 def test_past_its_time_out_timed_out_in_place(bench: Bench, clock: ManualClock) -> None:
-    run_id = bench.parked(bench.new("x"), Park(RunState.WAITING, 90_000))
+    run_id = bench.parked(bench.new("x"), waiting_at_most(90_000))
     clock.advance(90_000)
     bench.put(run_id)
     bench.start()

@@ -16,9 +16,9 @@ import pytest
 from tests.runtime.faults import Away, FaultyStore
 from tests.runtime.rig import Gate, Rig
 from tests.support.eventually import eventually
-from workhorse.domain.outcomes import Park
+from workhorse.domain.outcomes import Retry
 from workhorse.domain.retry import RetryPolicy
-from workhorse.domain.runs import Reason, RunState
+from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.signals import StopReason
 from workhorse.store.database import ManualClock
@@ -298,7 +298,8 @@ def test_a_lease_that_was_taken_stops_the_handler_and_nothing_is_sent(
     gate.wait()
     (held,) = worker._parts.holdings.all()
 
-    elsewhere = Entry(held.lease, Park(RunState.SCHEDULED, 60_000), queue="default")
+    taken = Retry(60_000, Reason.LOST, Failure("LeaseExpired", "by another worker"))
+    elsewhere = Entry(held.lease, taken, queue="default")
     rig.store.run(settle, [elsewhere], reach=rig.lane.reach_ms)
     held.ask_ms = 0.0
     worker._parts.engine._heartbeat.wake()
@@ -441,7 +442,7 @@ def test_case_11_a_renewal_that_hangs_has_its_connection_thrown_away(
 def test_renewals_go_on_until_the_settle_has_committed(live_rig: Rig) -> None:
     rig = live_rig
     faulty = FaultyStore(rig.store)
-    away = faulty.faults["_settle"] = Away()
+    away = faulty.faults["write_batch"] = Away()
     rig.task("t")(lambda: None)
     run_id = rig.enqueue("t")
     worker = rig.worker(lease_ms=600, store=faulty)

@@ -43,8 +43,8 @@ def hold_back(faulty: FaultyStore, kind: str, rig: Rig) -> tuple[Gate, list[list
     original = faulty.try_once
 
     def try_once(op: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if op.__name__ == "_settle":
-            batches.append(list(args[0]))
+        if op.__name__ == "write_batch":
+            batches.append(list(args[1]))
             if len(batches) == 1:
                 gate.come()
         return original(op, *args, **kwargs)
@@ -99,7 +99,7 @@ def test_a_batch_stays_within_its_bounds(rig: Rig, faulty: FaultyStore) -> None:
 
 def test_a_settle_is_offered_until_the_store_answers(rig: Rig, faulty: FaultyStore) -> None:
     rig.task("t")(lambda: "kept")
-    away = faulty.faults["_settle"] = Away()
+    away = faulty.faults["write_batch"] = Away()
     run_id = rig.enqueue("t")
     worker = rig.worker(concurrency=1, store=faulty)
     worker.start()
@@ -124,7 +124,7 @@ def test_a_settle_whose_answer_was_lost_is_my_own_success(
         return "once"
 
     rig.task("t")((lambda: "once") if kind == "plain" else waits)
-    lost = faulty.faults["_settle"] = Lost()
+    lost = faulty.faults["write_batch"] = Lost()
     claimed = rig.claimed("t")
 
     assert rig.worker(store=faulty).process_run(claimed) is RunState.SUCCEEDED
@@ -138,7 +138,7 @@ def test_a_stop_gives_up_a_settle_that_the_store_does_not_take(
     rig: Rig, faulty: FaultyStore
 ) -> None:
     rig.task("t")(lambda: None)
-    away = faulty.faults["_settle"] = Away()
+    away = faulty.faults["write_batch"] = Away()
     run_id = rig.enqueue("t")
     shutdown = replace(rig.options.shutdown, hand_back_ms=300)
     worker = rig.worker(store=faulty, shutdown=shutdown)
@@ -162,7 +162,8 @@ def settles_but(guilty: set[RunId], error: Callable[[], Exception]) -> Any:
 
     def wrap(original: Any) -> Any:
         def try_once(op: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if op.__name__ == "_settle" and any(entry.lease.run_id in guilty for entry in args[0]):
+            refused = op.__name__ == "write_batch"
+            if refused and any(entry.lease.run_id in guilty for entry in args[1]):
                 raise error()
             return original(op, *args, **kwargs)
 
@@ -227,7 +228,7 @@ def test_a_value_that_the_database_refuses_ends_its_run_and_no_other(
     bad = rig.enqueue("t", '"bad"')
     if rig.store.kind == "sqlite":
         refused = DataError("settle", {}, ValueError())
-        monkeypatch.setattr("workhorse.runtime.writer.settle", _refusing(refused))
+        monkeypatch.setattr("workhorse.runtime.batching.settle", _refusing(refused))
 
     assert rig.worker().drain() == 4
 

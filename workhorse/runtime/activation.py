@@ -10,12 +10,17 @@ import asyncio
 import contextvars
 import threading
 import weakref
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from workhorse.domain.boundaries import Wait
 from workhorse.domain.outcomes import Outcome, Settlement
 from workhorse.domain.runs import ClaimedRun, Lease, Reason, RunState
+from workhorse.errors import LeaseRequiredError
 from workhorse.handlers.context import ActivationCore
 from workhorse.handlers.tasks import Task
+
+if TYPE_CHECKING:
+    from workhorse.runtime.recorder import Recorders
 
 
 class Activation:
@@ -27,6 +32,10 @@ class Activation:
         sent_ms: When the claim was sent: the lease is younger than that, by the worker's clock.
         variables: The context variables that the handler sees; a copy of its own.
         takes_slot: Whether it takes one of the worker's slots.
+        recorders: Makes what its context writes through.
+
+    Raises:
+        LeaseRequiredError: The run carries no lease.
     """
 
     __slots__ = (
@@ -49,13 +58,16 @@ class Activation:
         "lost",
         "main",
         "outcome",
+        "recorder",
         "renewed_ms",
         "settlement",
         "started_ms",
+        "swallowed",
         "takes_slot",
         "task",
         "uprooted",
         "variables",
+        "waits",
         "written",
     )  # fmt: skip
 
@@ -67,11 +79,15 @@ class Activation:
         sent_ms: float,
         variables: contextvars.Context,
         takes_slot: bool,
+        recorders: Recorders,
     ) -> None:
+        if claimed.lease is None:
+            raise LeaseRequiredError(f"run {claimed.id} carries no lease; it was not touched")
         self.claimed: Final = claimed
         self.task: Final = task
-        self.core: Final = ActivationCore(claimed)
-        self.lease: Final[Lease] = self.core.lease
+        self.lease: Final[Lease] = claimed.lease
+        self.recorder: Final = recorders.make(self, claimed.lease)
+        self.core: Final = ActivationCore(claimed, self.recorder)
         self.variables: Final = variables
         self.takes_slot: Final = takes_slot
 
@@ -95,6 +111,10 @@ class Activation:
         """The time that did run out while the handler was running."""
         self.uprooted = False
         """Whether the handler's asyncio tasks have been cancelled."""
+        self.waits: tuple[Wait, ...] = ()
+        """Where it suspended; what its cleaning up comes to does not count."""
+        self.swallowed = False
+        """Whether the handler went on after it had come to a wait."""
 
         # for the writer
         self.outcome: Outcome | None = None
@@ -115,6 +135,11 @@ class Activation:
     def settled(self) -> bool:
         """Whether what was to be written is written, or can never be."""
         return self._settled
+
+    @property
+    def progressed(self) -> bool:
+        """Whether it has stored a boundary: from there hand-backs count anew."""
+        return self.core.new_boundaries > 0 or self.recorder.stored > 0
 
     @property
     def returned(self) -> bool:

@@ -7,29 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from workhorse.domain.outcomes import Outcome
 from workhorse.domain.runs import Reason
 from workhorse.handlers.signals import StopReason
 from workhorse.runtime import verdicts
 from workhorse.runtime.activation import Activation
+from workhorse.runtime.crashing import Crashed
 from workhorse.runtime.holdings import Holdings
-from workhorse.runtime.pace import Pace
+from workhorse.runtime.pace import Pace, Timers
 from workhorse.telemetry import Counters, Metric, get_logger
 
 _log = get_logger("worker")
 
 _STUCK_AFTER_MS: Final = 1_000.0
 _NEVER: Final = float("inf")
-
-
-class Timers(Protocol):
-    """Calls something later."""
-
-    def at(self, when_ms: float, call: Callable[[], None]) -> None:
-        """Have `call` called at a time of the worker's own clock."""
-        ...
 
 
 class Endings:
@@ -92,22 +85,48 @@ class Endings:
         self._counters.add(Metric.LEASES_LAPSED)
         _log.warning("run %s: its lease ran out before it was renewed", activation.claimed.id)
         activation.core.cancelled.set(StopReason.LEASE_LOST)
+        activation.recorder.fail()
 
     def lost(self, activation: Activation) -> None:
         """Tell a handler that its run is another's; nothing of it is sent."""
+        if activation.lost or activation.outcome is not None:
+            return
         activation.lost = True
         self._counters.add(Metric.LEASES_LOST)
         _log.warning(
             "run %s: its lease was taken; its handler is told to stop", activation.claimed.id
         )
         activation.core.cancelled.set(StopReason.LEASE_LOST)
+        activation.recorder.fail()
         self._end(activation, verdicts.of_stop(StopReason.LEASE_LOST))
+
+    def crashed(self, activation: Activation) -> None:
+        """End an activation as if its process had died: nothing is written, nobody is told."""
+        activation.lost = True
+        ended = activation.conclude(verdicts.of_stop(StopReason.LEASE_LOST), self._pace.now_ms())
+        activation.core.cancelled.set(StopReason.LEASE_LOST)
+        activation.recorder.fail(Crashed(f"run {activation.claimed.id}: its process has died"))
+        if activation.task.is_async:
+            self._uproot(activation)
+        if ended:
+            self._concluded([activation])
 
     def cancel_asked(self, activation: Activation) -> None:
         """Tell a handler that its run was cancelled; a plain one ends when it looks."""
         activation.core.cancelled.set(StopReason.CANCELLED)
         if activation.task.is_async:
             self._end(activation, verdicts.of_stop(StopReason.CANCELLED))
+
+    def suspended(self, activation: Activation) -> None:
+        """Bound the time that an async handler has to end once it has come to a wait."""
+        self.timers.at(
+            self._pace.now_ms() + self._cancel_wait_ms, partial(self._end_suspended, activation)
+        )
+
+    def _end_suspended(self, activation: Activation) -> None:
+        outcome = verdicts.of_state(activation)
+        if outcome is not None:
+            self._give_up(activation, outcome)
 
     def _end(self, activation: Activation, outcome: Outcome) -> None:
         """End an activation whatever its handler does: async ones get time to clean up."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from workhorse.domain.hints import Hint, Reach
-from workhorse.domain.outcomes import Finish, HandedBack, Outcome, Park, Retry, Settlement
+from workhorse.domain.outcomes import HandedBack, Outcome
 from workhorse.domain.runs import ClaimedRun, RunState
 from workhorse.errors import WorkhorseError
 from workhorse.handlers.registry import TaskRegistry
@@ -34,10 +34,11 @@ from workhorse.runtime.monitor import Monitor
 from workhorse.runtime.options import WorkerOptions
 from workhorse.runtime.pace import Pace
 from workhorse.runtime.publisher import Publisher
+from workhorse.runtime.recorder import Recorders
+from workhorse.runtime.reporting import Reports
 from workhorse.runtime.threads import Threads
 from workhorse.runtime.writer import Writer
-from workhorse.store.settling import Settled
-from workhorse.telemetry import Counters, Metric, get_logger
+from workhorse.telemetry import Counters, get_logger
 
 if TYPE_CHECKING:
     from workhorse.store.database import Store
@@ -74,6 +75,7 @@ class Engine:
         self._options = options
         self._pace = pace
         self._counters = counters
+        self._reports = Reports(counters)
         self._heartbeat_store = heartbeat_store
         self._lock = threading.Lock()
         self._variables = contextvars.Context()
@@ -82,12 +84,16 @@ class Engine:
         self.holdings = Holdings()
         self.publisher = Publisher(publish, counters=counters)
         self.loop = HandlerLoop(
-            self._concluded, cancel_wait_ms=options.cancel_wait_ms, pace=pace, counters=counters
-        )
+            self._concluded, suspended=self._suspended, cancel_wait_ms=options.cancel_wait_ms,
+            pace=pace, counters=counters,
+        )  # fmt: skip
         self._threads = Threads("workhorse-plain")
         self._writer = Writer(
-            calls, reach=reach, settled=self._settled, published=self._published, pace=pace
-        )
+            calls, reach=reach, settled=self._settled, published=self.publisher.put,
+            post=self.loop.post, pace=pace,
+        )  # fmt: skip
+        self._recorders = Recorders(self._writer.ask, pace=pace, after_record=options.after_record)
+        self._recorders.events = self
         self._endings = Endings(
             self.holdings, uproot=self.loop.uproot, concluded=self._conclude,
             cancel_wait_ms=options.cancel_wait_ms, pace=pace, counters=counters,
@@ -96,11 +102,12 @@ class Engine:
             heartbeat_store, self.holdings.all, self._endings, lease_ms=options.lease_ms,
             pace=pace, counters=counters,
         )  # fmt: skip
-        self._endings.timers = self._monitor = Monitor(
+        self._monitor = Monitor(
             self.holdings.all, self._endings, calls=calls, heartbeat=self._heartbeat,
             loop=self.loop, lease_ms=options.lease_ms, blocked_ms=options.blocked_ms,
             pace=pace, counters=counters,
         )  # fmt: skip
+        self._endings.timers = self._recorders.timers = self._monitor
         self._loops: list[Loop] = []
 
     # -- life ------------------------------------------------------------------------------------
@@ -152,6 +159,9 @@ class Engine:
             done = loop.join(max(0.1, _left(deadline))) and done
         self._heartbeat_store.close()
         self._closed = True
+        self._writer.end()
+        for activation in self.holdings.all():
+            activation.recorder.fail()
         self.holdings.let_go()
         return done
 
@@ -192,6 +202,7 @@ class Engine:
                 sent_ms=sent_ms,
                 variables=(self._variables if variables is None else variables).copy(),
                 takes_slot=takes_slots,
+                recorders=self._recorders,
             )
             for run in runs
         ]
@@ -252,23 +263,9 @@ class Engine:
 
     # -- settling --------------------------------------------------------------------------------
 
-    def _published(self, settled: Settled) -> None:
-        self.publisher.put(settled.hints)
-
     def _settled(self, answers: Sequence[tuple[Activation, RunState | None]]) -> None:
         for activation, written in answers:
-            if written is None:
-                if not activation.lost:
-                    self._counters.add(Metric.LEASES_LOST)
-                    _log.warning(
-                        "run %s: its lease is gone: taken, or given back by a lost commit",
-                        activation.claimed.id,
-                    )
-            else:
-                self._counters.add(
-                    Metric.RUNS_SETTLED, label=_label(written, activation.settlement)
-                )
-                _say_failure(activation)
+            self._reports.settled(activation, written)
         freed = [each for each, written in answers if each.note_settled(written)]
         self.holdings.remove([each for each, _ in answers])
         self._free(freed)
@@ -277,6 +274,24 @@ class Engine:
         if activations:
             self.holdings.note_freed(activations)
             self._freed(sum(each.takes_slot for each in activations))
+
+    # -- what recorders find out -----------------------------------------------------------------
+
+    def suspending(self, activation: Activation) -> None:
+        """The handler has come to a wait; a plain one ends by itself."""
+        if activation.task.is_async:
+            self.loop.suspend(activation)
+
+    def _suspended(self, activation: Activation) -> None:
+        self._endings.suspended(activation)
+
+    def lost(self, activation: Activation) -> None:
+        """The token is gone."""
+        self._endings.lost(activation)
+
+    def crashed(self, activation: Activation) -> None:
+        """A test wants it to end as if its process had died."""
+        self._endings.crashed(activation)
 
     # -- stopping --------------------------------------------------------------------------------
 
@@ -315,38 +330,6 @@ def _call_plain(activation: Activation) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is this attempt's failure
         return verdicts.of_error(activation, error)
     return verdicts.of_value(activation, value)
-
-
-def _say_failure(activation: Activation) -> None:
-    """Log a failed attempt: its error's type alone, since the text may hold what it worked on."""
-    match activation.settlement:
-        case Retry(delay_ms, reason, failure):
-            what_next = f"it is tried again in {delay_ms / 1000:.1f} s"
-        case Finish(RunState.FAILED, reason, _, failure) if failure is not None:
-            what_next = "the run has failed; `workhorse runs show` has its error"
-        case _:
-            return
-    _log.warning(
-        "run %s: attempt %d of task %r has failed (%s, %s); %s",
-        activation.claimed.id,
-        activation.claimed.attempt,
-        activation.task.name,
-        reason,
-        failure.error_type,
-        what_next,
-    )
-
-
-def _label(written: RunState, settlement: Settlement | None) -> str:
-    if written.finished:
-        return written.value
-    match settlement:
-        case Retry():
-            return "retry"
-        case Park(RunState.READY):
-            return "handed_back"
-        case Park() | Finish() | None:
-            return "parked"
 
 
 def _left(deadline: float) -> float:

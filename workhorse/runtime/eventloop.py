@@ -12,11 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol
 
+from workhorse.handlers.signals import Stopped, Suspended
 from workhorse.runtime import verdicts
 from workhorse.runtime.activation import Activation
+from workhorse.runtime.crashing import Crashed
 from workhorse.runtime.pace import Pace
 from workhorse.telemetry import Counters, Metric, get_logger
 
@@ -25,6 +28,7 @@ _log = get_logger("worker")
 _running: Final[contextvars.ContextVar[Activation]] = contextvars.ContextVar("workhorse.activation")
 
 _CLOSE_S: Final = 0.3
+_OUR_OWN: Final = (Suspended, Stopped, Crashed)
 
 
 class Concluded(Protocol):
@@ -40,13 +44,21 @@ class HandlerLoop:
 
     Args:
         concluded: Told, in the loop's thread, what has ended.
+        suspended: Told, in the loop's thread, of handlers that came to a wait and have not ended.
         cancel_wait_ms: How long the tasks that a cancelled handler started are waited for.
     """
 
     def __init__(
-        self, concluded: Concluded, *, cancel_wait_ms: float, pace: Pace, counters: Counters
+        self,
+        concluded: Concluded,
+        *,
+        suspended: Callable[[Activation], None],
+        cancel_wait_ms: float,
+        pace: Pace,
+        counters: Counters,
     ) -> None:
         self._concluded = concluded
+        self._suspended = suspended
         self._cancel_wait_s = cancel_wait_ms / 1000
         self._pace = pace
         self._counters = counters
@@ -77,13 +89,26 @@ class HandlerLoop:
             with contextlib.suppress(RuntimeError):  # closed: nothing runs any more
                 loop.call_soon_threadsafe(self._uproot, activation)
 
-    def probe(self, answer: Callable[[], None]) -> bool:
-        """Have `answer` called in the loop's thread; False when there is no loop to ask."""
+    def suspend(self, activation: Activation) -> None:
+        """End a handler that has come to a wait, at the end of the loop's turn.
+
+        Those of its tasks that come to waits in the same turn are suspended at these too.
+        """
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        if threading.get_ident() == thread.ident:
+            loop.call_soon(self._end_suspended, activation, context=self._own)
+        else:  # a context that was taken to another thread
+            self.post(partial(self._end_suspended, activation))
+
+    def post(self, call: Callable[[], None]) -> bool:
+        """Have `call` called in the loop's thread; False when there is no loop."""
         loop = self._loop
         if loop is None or self._closing:
             return False
         try:
-            loop.call_soon_threadsafe(answer)
+            loop.call_soon_threadsafe(call, context=self._own)
         except RuntimeError:
             return False
         return True
@@ -121,6 +146,7 @@ class HandlerLoop:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._loop.set_task_factory(_make_task)
+                self._loop.set_exception_handler(_note_exception)
                 self._thread = threading.Thread(
                     target=self._serve, args=(self._loop,), name="workhorse-async", daemon=True
                 )
@@ -177,10 +203,12 @@ class HandlerLoop:
                 except BaseException as error:  # whatever it is, it is this attempt's failure
                     if isinstance(error, GeneratorExit) and self._closing:
                         raise  # nobody awaits this coroutine any more
+                    await self._collect_waits(activation)
                     outcome = verdicts.of_error(activation, error)
                 else:
+                    await self._collect_waits(activation)
                     outcome = verdicts.of_value(activation, value)
-                if activation.core.cancelled:
+                if activation.core.cancelled or activation.waits:
                     activation.uprooted = True  # what it left behind is, here
                     await self._wait_for_children(activation)
         finally:
@@ -216,6 +244,22 @@ class HandlerLoop:
             child.cancel()
         activation.main.cancel()
 
+    async def _collect_waits(self, activation: Activation) -> None:
+        """Let the tasks of a handler that came to a wait get to theirs, in this turn."""
+        if activation.core.suspension and not activation.waits:
+            activation.uprooted = True  # its tasks are cancelled here, once the turn is over
+            if any(not child.done() for child in activation.children or ()):
+                await asyncio.sleep(0)
+            activation.waits = activation.core.suspension
+
+    def _end_suspended(self, activation: Activation) -> None:
+        if activation.main is None or activation.main.done():
+            return
+        if not activation.waits and not activation.uprooted:
+            activation.waits = activation.core.suspension
+        self._uproot(activation)
+        self._suspended(activation)
+
     async def _wait_for_children(self, activation: Activation) -> None:
         left = [child for child in activation.children or () if not child.done()]
         for child in left:
@@ -223,6 +267,12 @@ class HandlerLoop:
                 child.cancel()
         if left:
             await asyncio.wait(left, timeout=self._cancel_wait_s)
+
+
+def _note_exception(loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+    """Say what went wrong in the loop, but not that a task was ended by us."""
+    if not isinstance(details.get("exception"), _OUR_OWN):
+        loop.default_exception_handler(details)
 
 
 def _make_task(

@@ -124,7 +124,7 @@ class Monitor:
         if self._probed_at is None:
             if any(each.task.is_async and not each.returned for each in held):
                 self._probed_at = now
-                if not self._loop.probe(self._note_answer):
+                if not self._loop.post(self._note_answer):
                     self._probed_at = None
             return
         if now - self._probed_at >= self._blocked_ms and not self._warned:

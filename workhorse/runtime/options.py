@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from workhorse.errors import ConfigurationError
+from workhorse.runtime.crashing import AfterRecord
 
 LARGEST_CLAIM: Final = 200
 """The most runs of one claim or settle: larger batches cost more a run, not less."""
@@ -55,6 +56,8 @@ class WorkerOptions:
     """Where `/livez`, `/readyz` and `/metrics` answer; 0 picks a free port, None is off."""
     environment: str = ""
     lane_name: str = ""
+    after_record: AfterRecord | None = None
+    """For tests: told of each boundary that is committed, and may end its activation there."""
 
     def __post_init__(self) -> None:
         if self.lease_ms < 100:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 # A laptop's lid, or a paused virtual machine, stops CLOCK_MONOTONIC while leases run out.
@@ -24,6 +25,14 @@ class Pace(Protocol):
 
     def pause(self, until: threading.Event, ms: float) -> bool:
         """Wait until the event is set, or `ms` have gone by; answer whether it is set."""
+        ...
+
+
+class Timers(Protocol):
+    """Calls something later."""
+
+    def at(self, when_ms: float, call: Callable[[], None]) -> None:
+        """Have `call` called at a time of the worker's own clock; it must be quick."""
         ...
 
 

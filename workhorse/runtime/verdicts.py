@@ -12,11 +12,12 @@ import asyncio
 from typing import Final, assert_never
 
 from workhorse.domain.outcomes import Failed, HandedBack, Outcome, Succeeded
+from workhorse.domain.outcomes import Suspended as SuspendedAt
 from workhorse.domain.runs import Failure, Reason
 from workhorse.domain.transitions import LEASE_EXPIRED
 from workhorse.errors import LeaseLostError
 from workhorse.handlers.failures import describe, reason_for
-from workhorse.handlers.signals import Stopped, StopReason
+from workhorse.handlers.signals import Stopped, StopReason, Suspended
 from workhorse.runtime.activation import Activation
 from workhorse.store.sweeping import DEADLINE_PASSED
 
@@ -24,12 +25,15 @@ TIMED_OUT: Final = Failure("AttemptTimeout", "the attempt's active time ran out"
 CANCELLED: Final = Failure("Cancelled", "the run was cancelled while its handler was running")
 
 _STOPS: Final = (asyncio.CancelledError, Stopped, LeaseLostError)
+_ENDS: Final = (*_STOPS, Suspended)
 
 
 def of_value(activation: Activation, value: object) -> Outcome:
     """Return the outcome of a handler that returned."""
-    if activation.limit is not None:
-        return of_limit(activation.limit)
+    decided = of_state(activation)
+    if decided is not None:
+        activation.swallowed = isinstance(decided, SuspendedAt)
+        return decided
     try:
         return Succeeded(activation.task.encode_result(value))
     except BaseException as error:  # noqa: BLE001 - a codec runs the user's code
@@ -38,12 +42,30 @@ def of_value(activation: Activation, value: object) -> Outcome:
 
 def of_error(activation: Activation, error: BaseException) -> Outcome:
     """Return the outcome of a handler that raised, or whose payload does not fit it."""
-    if activation.limit is not None:
-        return of_limit(activation.limit)
+    decided = of_state(activation)
+    if decided is not None:
+        activation.swallowed = isinstance(decided, SuspendedAt) and not _tells_of(_ENDS, error)
+        return decided
     stop = activation.core.cancelled.reason or activation.core.stopping.reason
-    if stop is not None and (_tells_of_a_stop(error) or _uprooted_by(activation, stop)):
+    if stop is not None and (_tells_of(_STOPS, error) or _uprooted_by(activation, stop)):
         return of_stop(stop)
     return Failed(describe(error), reason_for(activation.task, error))
+
+
+def of_state(activation: Activation) -> Outcome | None:
+    """Return what decides the outcome, whatever the handler makes of it; None where nothing does.
+
+    A handler that has come to a wait is suspended, also when it swallowed that and went on; unless
+    its time is over, or its run was cancelled.
+    """
+    if activation.limit is not None:
+        return of_limit(activation.limit)
+    waits = activation.waits or activation.core.suspension
+    if not waits:
+        return None
+    if activation.core.cancelled.reason is StopReason.CANCELLED:
+        return of_stop(StopReason.CANCELLED)
+    return SuspendedAt(waits)
 
 
 def of_stop(stop: StopReason) -> Outcome:
@@ -75,7 +97,7 @@ def _uprooted_by(activation: Activation, stop: StopReason) -> bool:
     return activation.uprooted and stop is StopReason.SHUTDOWN
 
 
-def _tells_of_a_stop(error: BaseException) -> bool:
+def _tells_of(kinds: tuple[type[BaseException], ...], error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(_STOPS) is not None
-    return isinstance(error, _STOPS)
+        return error.subgroup(kinds) is not None
+    return isinstance(error, kinds)

@@ -1,7 +1,7 @@
-"""The writer: settles what is waiting, many runs in one commit.
+"""The writer: boundaries, progress and settles of many runs, in one commit for all that wait.
 
-A settle is offered until the store answers or the process ends. Nothing waits for a timer: while
-one commit is under way the next batch gathers, so batches grow with the load.
+What is offered is repeated until the store answers or the process ends. Nothing waits for a timer:
+while one commit is under way the next batch gathers, so batches grow with the load.
 
 Source: docs/design.md, sections 3 and 6.
 """
@@ -12,35 +12,31 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
 
-from workhorse.domain.hints import Reach
+from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.ids import RunId
-from workhorse.domain.outcomes import Finish
-from workhorse.domain.runs import Failure, Reason, RunState
-from workhorse.domain.transitions import settlement_of
-from workhorse.errors import StoreUnavailableError
+from workhorse.domain.outcomes import Suspend
+from workhorse.domain.runs import RunState
+from workhorse.errors import StoreUnavailableError, UnstorableValueError, WorkhorseError
 from workhorse.runtime.activation import Activation
+from workhorse.runtime.answers import Answers
+from workhorse.runtime.batching import Batch, Committed, gather, write_batch
 from workhorse.runtime.calls import StoreCalls, lock_not_got, refuses_value
-from workhorse.runtime.options import LARGEST_CLAIM
+from workhorse.runtime.entries import decide, entry_of, is_refusal, refusal, written_state
 from workhorse.runtime.pace import Backoff, Pace
-from workhorse.store.settling import Entry, Settled, settle, settled_before
+from workhorse.runtime.requests import Item, ToProgress, ToRead, ToRecord, ToSettle
 from workhorse.telemetry import get_logger
-
-if TYPE_CHECKING:
-    from workhorse.store.database import Tx
 
 _log = get_logger("worker")
 
-_LARGEST_BATCH_CHARS: Final = 8 * 1024 * 1024
-
 
 class Writer:
-    """Commits settlements in batches. `offer` may be called from any thread.
+    """Commits what handlers ask for and how activations end. Safe in threads, but for `serve`.
 
     Args:
         settled: Told what was written for whom; None where the token was gone and nothing was.
         published: Takes the wakeups that follow a commit.
+        post: Has a callable called in the event loop's thread; False when there is no loop.
         reach: How far ahead a delayed wakeup can be sent for a queue.
     """
 
@@ -50,40 +46,57 @@ class Writer:
         *,
         reach: Reach,
         settled: Callable[[Sequence[tuple[Activation, RunState | None]]], None],
-        published: Callable[[Settled], None],
+        published: Callable[[Sequence[Hint]], None],
+        post: Callable[[Callable[[], None]], bool],
         pace: Pace,
     ) -> None:
         self._calls = calls
         self._reach = reach
         self._settled = settled
         self._published = published
+        self._post = post
         self._pace = pace
         self._draw = random.Random()  # noqa: S311 - jitter, not a secret
         self._changed = threading.Condition()
-        self._waiting: deque[Activation] = deque()
+        self._waiting: deque[Item] = deque()
         self._apart: list[_Apart] = []
         self._writing = 0
         self._closed = False
+        self._ended = False
         self._abandoned = threading.Event()
 
     def offer(self, activations: Sequence[Activation]) -> None:
         """Have the outcomes of activations written; each is offered once."""
         with self._changed:
-            self._waiting.extend(activations)
+            self._waiting.extend(ToSettle(each) for each in activations)
             self._changed.notify_all()
 
+    def ask(self, item: Item) -> bool:
+        """Have something written or read; False when the writer has ended."""
+        with self._changed:
+            if self._ended:
+                return False
+            self._waiting.append(item)
+            self._changed.notify_all()
+            return True
+
     def flush(self, timeout: float) -> bool:
-        """Wait until all that was offered is settled, or the seconds are over; answer which."""
+        """Wait until all that was offered is written, or the seconds are over; answer which."""
         with self._changed:
             return self._changed.wait_for(self._is_idle, timeout)
 
     def close(self, *, abandon: bool = False) -> None:
-        """End the loop once all is settled; `abandon` gives up what the store does not take."""
+        """End the loop once all is written; `abandon` gives up what the store does not take."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if abandon:
             self._abandoned.set()
+
+    def end(self) -> None:
+        """Take nothing any more: nobody is left who would write it."""
+        with self._changed:
+            self._ended = True
 
     def serve(self) -> None:
         """Write until closed: the body of the loop."""
@@ -96,10 +109,12 @@ class Writer:
                     self._changed.wait(None if rest is None else rest / 1000)
                 if self._closed and (self._is_idle() or self._abandoned.is_set()):
                     return
-                batch = self._gather()
+                self._writing = len(self._waiting)
+                batch = gather(self._waiting, self._prepare)
                 self._writing = len(batch)
             try:
                 if batch:
+                    self._drop_lost(batch)
                     self._write(batch)
                 else:
                     self._write_apart()
@@ -113,28 +128,35 @@ class Writer:
 
     # -- a batch ---------------------------------------------------------------------------------
 
-    def _gather(self) -> list[Activation]:
-        batch: list[Activation] = []
-        runs: set[RunId] = set()
-        size = 0
-        while self._waiting and len(batch) < LARGEST_CLAIM and size < _LARGEST_BATCH_CHARS:
-            if self._waiting[0].lease.run_id in runs:
-                break  # an older lease of the same run: answers are told apart by the run's id
-            activation = self._waiting.popleft()
-            settlement = self._settlement(activation)
-            if isinstance(settlement, Finish) and settlement.result:
-                size += len(settlement.result)
-            runs.add(activation.lease.run_id)
-            batch.append(activation)
-        return batch
+    def _prepare(self, item: Item) -> bool:
+        """Make what is written out of what was asked for; False where nothing is to be written."""
+        match item:
+            case ToSettle(activation):
+                decide(activation, self._draw)
+                # What was set apart and is still not stored, never is: the handler has ended.
+                item.progress = activation.recorder.close()
+            case ToProgress(recorder):
+                item.value = recorder.unwritten.take() if recorder.unwritten is not None else None
+                return item.value is not None
+        return not item.done
 
-    def _write(self, batch: Sequence[Activation]) -> None:
+    def _drop_lost(self, batch: Sequence[Item]) -> None:
+        """Settle without a word what was lost while it waited."""
+        settles = [each.activation for each in batch if isinstance(each, ToSettle)]
+        lost = [(each, None) for each in settles if each.lost]
+        if lost:
+            self._settled(lost)
+
+    def _write(self, items: Sequence[Item]) -> None:
         backoff = Backoff(50, 5_000)
         failure: Exception | None = None
         while failure is None and not self._abandoned.is_set():
+            batch = Batch.of(items)
+            if not batch:
+                return
             try:
-                entries = [self._entry(activation) for activation in batch]
-                settled, mine = self._calls.try_once(_settle, entries, reach=self._reach)
+                entries = [entry_of(each.activation) for each in batch.settles]
+                done = self._calls.try_once(write_batch, batch, entries, reach=self._reach)
             except StoreUnavailableError as error:
                 if lock_not_got(error):
                     failure = error
@@ -143,44 +165,111 @@ class Writer:
             except Exception as error:  # noqa: BLE001 - it is named, and the offer is repeated
                 failure = error
             else:
-                self._published(settled)
-                self._settled([(each, _written(each, settled, mine)) for each in batch])
+                self._take(batch, done)
                 return
         if failure is not None:
-            self._split(batch, failure)
+            self._split([each for each in items if not each.done], failure)
 
-    def _split(self, batch: Sequence[Activation], error: Exception) -> None:
+    def _take(self, batch: Batch, done: Committed) -> None:
+        """Give the answers of a commit, and send the wakeups that follow from it."""
+        answers = Answers(self._post)
+        unsent: set[RunId] = set()
+        try:
+            self._collect(batch, done, answers, unsent)
+        finally:
+            answers.give()  # whatever fails here, nobody waits in vain
+        hints = [*done.recorded.hints, *done.settled.hints]
+        self._published([hint for hint in hints if hint.run_id not in unsent])
+        if batch.settles:
+            ended = [each.activation for each in batch.settles]
+            self._settled([(each, written_state(each, done.settled, done.mine)) for each in ended])
+
+    def _collect(self, batch: Batch, done: Committed, answers: Answers, unsent: set[RunId]) -> None:
+        for asked, answer in zip(batch.records, done.recorded.answers, strict=True):
+            asked.taken = True
+            error = asked.recorder.take(asked.record, answer)
+            if error is None:
+                asked.recorder.forget(asked.pending)
+                answers.add(_answering(asked, answer), in_loop=asked.recorder.in_loop)
+            else:
+                asked.pending.fail(error)
+                if asked.record.child is not None:
+                    unsent.add(asked.record.child.run.id)
+        for read, value in zip(batch.reads, done.values, strict=True):
+            read.taken = True
+            read.recorder.forget(read.pending)
+            answers.add(_answering(read, value), in_loop=read.recorder.in_loop)
+        for said in batch.progress:
+            said.taken = True
+            if said.recorder.unwritten is not None and said.value is not None:
+                said.recorder.unwritten.is_written(said.value)
+        unsent |= _crashed_at_waits(batch, done)
+
+    # -- what fails ------------------------------------------------------------------------------
+
+    def _split(self, items: Sequence[Item], error: Exception) -> None:
         """Find the guilty one: halve the batch until it stands alone; the others go through."""
-        if len(batch) > 1:
-            half = len(batch) // 2
-            self._write(batch[:half])
-            self._write(batch[half:])
+        if len(items) > 1:
+            half = len(items) // 2
+            self._write(items[:half])
+            self._write(items[half:])
             return
-        activation = batch[0]
-        if refuses_value(error) and not _is_refusal(activation):
+        for item in items:
+            match item:
+                case ToSettle():
+                    self._refuse_settle(item, error)
+                case ToProgress(recorder):
+                    item.taken = True
+                    self._refuse_progress(item, error)
+                    if recorder.unwritten is not None and lock_not_got(error):
+                        recorder.unwritten.put_off()
+                case ToRecord() | ToRead():
+                    if lock_not_got(error):
+                        self._set_apart(item, "a boundary of it", error)
+                    else:
+                        item.taken = True
+                        item.recorder.forget(item.pending)
+                        item.pending.fail(_refused(item, error))
+
+    def _refuse_settle(self, item: ToSettle, error: Exception) -> None:
+        activation = item.activation
+        if item.progress is not None and not lock_not_got(error):
+            self._refuse_progress(item, error)
+            item.progress = None  # it may be the guilty one, and is worth less
+            self._write([item])
+        elif refuses_value(error) and not is_refusal(activation.settlement):
             _log.error(
                 "run %s: the store refused what its handler came to (%s); it is settled as failed",
                 activation.claimed.id,
                 type(error).__name__,
             )
-            activation.settlement = _refusal(error)
-            self._write(batch)
-            return
-        _log.warning(
-            "run %s could not be settled (%s); it is offered again",
-            activation.claimed.id,
-            "its row is locked" if lock_not_got(error) else type(error).__name__,
-            exc_info=None if lock_not_got(error) else error,
-        )
-        self._set_apart(activation)
+            activation.settlement = refusal(error)
+            self._write([item])
+        else:
+            self._set_apart(item, "its end", error)
+
+    def _refuse_progress(self, item: ToProgress | ToSettle, error: Exception) -> None:
+        if not lock_not_got(error):
+            _log.warning(
+                "run %s: its progress could not be stored (%s); it is left out",
+                item.lease.run_id,
+                type(error).__name__,
+            )
 
     # -- what stands alone -----------------------------------------------------------------------
 
-    def _set_apart(self, activation: Activation) -> None:
+    def _set_apart(self, item: Item, what: str, error: Exception) -> None:
+        _log.warning(
+            "run %s: %s could not be stored (%s); it is offered again",
+            item.lease.run_id,
+            what,
+            "its row is locked" if lock_not_got(error) else type(error).__name__,
+            exc_info=None if lock_not_got(error) else error,
+        )
         with self._changed:
-            apart = next((each for each in self._apart if each.activation is activation), None)
+            apart = next((each for each in self._apart if each.item is item), None)
             if apart is None:
-                apart = _Apart(activation)
+                apart = _Apart(item)
                 self._apart.append(apart)
             apart.due_ms = self._pace.now_ms() + apart.backoff.next_ms()
 
@@ -190,7 +279,7 @@ class Writer:
             due = [each for each in self._apart if each.due_ms <= now]
         for each in due:
             each.due_ms = float("inf")
-            self._write([each.activation])
+            self._write([each.item])
             if each.due_ms == float("inf"):  # nobody set it apart again
                 with self._changed:
                     self._apart.remove(each)
@@ -201,86 +290,64 @@ class Writer:
         return min(each.due_ms for each in self._apart) - self._pace.now_ms()
 
     def _is_idle(self) -> bool:
-        return not self._waiting and not self._apart and not self._writing
+        apart = any(not each.item.done for each in self._apart)
+        return not self._waiting and not apart and not self._writing
 
-    def _put_back(self, batch: Sequence[Activation]) -> None:
-        """Offer again what a failure of the loop itself left unsettled."""
+    def _put_back(self, batch: Sequence[Item]) -> None:
+        """Offer again what a failure of the loop itself left undone."""
         with self._changed:
-            apart = [each.activation for each in self._apart]
+            apart = [each.item for each in self._apart]
             self._waiting.extendleft(
-                each for each in reversed(batch) if not each.settled and each not in apart
+                each for each in reversed(batch) if not each.done and each not in apart
             )
             now = self._pace.now_ms()
             for each in self._apart:
                 each.due_ms = min(each.due_ms, now + 1_000)
 
-    # -- entries ---------------------------------------------------------------------------------
-
-    def _settlement(self, activation: Activation) -> object:
-        """Decide what is written, once: an offer that is repeated says the same."""
-        if activation.settlement is None:
-            claimed, outcome = activation.claimed, activation.outcome
-            if outcome is None:
-                raise AssertionError(f"{activation!r} was offered without an outcome")
-            activation.settlement = settlement_of(
-                outcome,
-                attempt=claimed.attempt,
-                hand_backs=claimed.hand_backs,
-                retry=claimed.retry,
-                draw=self._draw,
-            )
-        return activation.settlement
-
-    def _entry(self, activation: Activation) -> Entry:
-        claimed = activation.claimed
-        if activation.settlement is None:
-            raise AssertionError(f"{activation!r} has no settlement")
-        return Entry(
-            activation.lease,
-            activation.settlement,
-            queue=claimed.queue,
-            active_ms=activation.active_ms,
-            inbox=claimed.inbox,
-        )
-
 
 class _Apart:
     """An offer that failed alone: it is repeated by itself, less and less often."""
 
-    __slots__ = ("activation", "backoff", "due_ms")
+    __slots__ = ("backoff", "due_ms", "item")
 
-    def __init__(self, activation: Activation) -> None:
-        self.activation = activation
+    def __init__(self, item: Item) -> None:
+        self.item = item
         self.backoff = Backoff(1_000, 30_000)
         self.due_ms = 0.0
 
 
-def _settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach) -> tuple[Settled, set[RunId]]:
-    settled = settle(tx, entries, reach=reach)
-    gone = [entry.lease for entry in entries if entry.lease.run_id not in settled.written]
-    return settled, settled_before(tx, gone) if gone else set()
+def _answering(asked: ToRecord | ToRead, answer: object) -> Callable[[], object]:
+    pending = asked.pending
+    return lambda: pending.answer(answer)  # type: ignore[arg-type] # of its own kind
 
 
-def _written(activation: Activation, settled: Settled, mine: set[RunId]) -> RunState | None:
-    run_id, settlement = activation.lease.run_id, activation.settlement
-    if run_id in mine and isinstance(settlement, Finish):
-        return settlement.state  # by a commit whose answer was lost: my token stands there
-    return settled.written.get(run_id)
+def _refused(item: ToRecord | ToRead, error: Exception) -> Exception:
+    """Return what a handler gets for a request that the database refuses by itself."""
+    name = item.record.boundary.name if isinstance(item, ToRecord) else item.request.name
+    what = f"run {item.lease.run_id}: boundary '{name}'"
+    answer: Exception
+    if isinstance(item, ToRead):
+        answer = WorkhorseError(f"{what} could not be read ({type(error).__name__})")
+    elif refuses_value(error):
+        answer = UnstorableValueError(
+            f"{what} cannot be stored: the database refused its value ({type(error).__name__}); "
+            "nothing was stored"
+        )
+    else:
+        answer = WorkhorseError(
+            f"{what} could not be stored ({type(error).__name__}); nothing was stored"
+        )
+    answer.__cause__ = error
+    return answer
 
 
-def _refusal(error: Exception) -> Finish:
-    failure = Failure(
-        "SettlementRefused",
-        f"the handler's result or error cannot be stored: the database refused it "
-        f"({type(error).__name__})",
-    )
-    return Finish(RunState.FAILED, Reason.NOT_RETRYABLE, failure=failure)
-
-
-def _is_refusal(activation: Activation) -> bool:
-    settlement = activation.settlement
-    return (
-        isinstance(settlement, Finish)
-        and settlement.failure is not None
-        and settlement.failure.error_type == "SettlementRefused"
-    )
+def _crashed_at_waits(batch: Batch, done: Committed) -> set[RunId]:
+    """Tell a test of the waits that were committed; answer the runs whose wakeups go unsent."""
+    crashed: set[RunId] = set()
+    for each in batch.settles:
+        settlement = each.activation.settlement
+        if isinstance(settlement, Suspend) and each.lease.run_id in done.settled.written:
+            names = [wait.name for wait in settlement.waits if wait.new is not None]
+            if each.activation.recorder.taken_waits(names):
+                crashed.add(each.lease.run_id)
+    return crashed

@@ -1,0 +1,255 @@
+"""What a handler's context writes through: the recorder of one activation, over the writer.
+
+What is asked for goes into the writer's next batch, in the order of the calls; the answer comes
+back as a `Pending`. When the lease has lapsed or is lost, what is under way fails at once, so that
+no handler waits for a store that will not take its write.
+
+Source: docs/design.md, sections 3, 6 and 7
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer, Recorded
+from workhorse.domain.runs import Lease
+from workhorse.errors import ConfigurationError, LeaseLostError
+from workhorse.handlers.recording import Pending
+from workhorse.runtime.crashing import AfterRecord, Crashed
+from workhorse.runtime.pace import Pace, Timers
+from workhorse.runtime.progress import LatestProgress
+from workhorse.runtime.requests import Item, ToProgress, ToRead, ToRecord
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from workhorse.runtime.activation import Activation
+
+
+class Transactions(Protocol):
+    """Carries out `ctx.transaction`."""
+
+    def transact(
+        self, activation: Activation, record: Record, operation: Callable[[Connection], str]
+    ) -> Pending[RecordAnswer]:
+        """Call `operation` and write the boundary in one transaction, in a thread of its own.
+
+        What the store answers is handed to `activation.recorder.take` before it is given.
+        """
+        ...
+
+
+class Events(Protocol):
+    """Takes what recorders find out about an activation."""
+
+    def suspending(self, activation: Activation) -> None:
+        """The handler has come to a wait."""
+        ...
+
+    def lost(self, activation: Activation) -> None:
+        """The token is gone."""
+        ...
+
+    def crashed(self, activation: Activation) -> None:
+        """A test wants it to end as if its process had died."""
+        ...
+
+
+class Recorders:
+    """Makes the recorders of a worker's activations.
+
+    Args:
+        ask: Has the writer take something; False when the worker has ended.
+        after_record: Told of boundaries that are committed, see `AfterRecord`.
+        transactions: Carries out `ctx.transaction`; None where nobody does.
+    """
+
+    timers: Timers
+    events: Events
+
+    def __init__(
+        self,
+        ask: Callable[[Item], bool],
+        *,
+        pace: Pace,
+        after_record: AfterRecord | None = None,
+        transactions: Transactions | None = None,
+    ) -> None:
+        self.ask = ask
+        self.pace = pace
+        self.after_record = after_record
+        self.transactions = transactions
+
+    def make(self, activation: Activation, lease: Lease) -> ActivationRecorder:
+        """Return the recorder of an activation."""
+        return ActivationRecorder(activation, lease, self)
+
+
+class ActivationRecorder:
+    """Writes for one activation; `handlers.recording.Recorder` says what its calls do."""
+
+    __slots__ = (
+        "_activation", "_lock", "_of", "_pending", "_progress", "_refusal", "lease", "stored",
+    )  # fmt: skip
+
+    def __init__(self, activation: Activation, lease: Lease, of: Recorders) -> None:
+        # Weak: the activation has its core, and that has the recorder.
+        self._activation = weakref.ref(activation)
+        self._of = of
+        self._lock = threading.Lock()
+        self._pending: set[Pending[Any]] = set()
+        self._refusal: BaseException | None = None
+        self._progress: LatestProgress | None = None
+        self.lease = lease
+        self.stored = 0
+        """How many boundaries this activation has stored."""
+
+    # -- for the handler's context ---------------------------------------------------------------
+
+    def record(self, record: Record) -> Pending[RecordAnswer]:
+        """Write a boundary."""
+        asked = ToRecord(self, record)
+        self._submit(asked, asked.pending)
+        return asked.pending
+
+    def read(self, request: ReadValue) -> Pending[str | None]:
+        """Read a value by name."""
+        asked = ToRead(self, request)
+        self._submit(asked, asked.pending)
+        return asked.pending
+
+    def progress(self, progress: NewProgress) -> None:
+        """Replace what the run says of its progress; after the end of the lease, say nothing."""
+        with self._lock:
+            if self._refusal is not None:
+                return
+            if self._progress is None:
+                self._progress = LatestProgress(
+                    lambda: self._of.ask(ToProgress(self)),
+                    timers=self._of.timers,
+                    pace=self._of.pace,
+                )
+        self._progress.put(progress)
+
+    def transact(
+        self, record: Record, operation: Callable[[Connection], str]
+    ) -> Pending[RecordAnswer]:
+        """Write a boundary together with what an operation writes."""
+        activation, transactions = self._activation(), self._of.transactions
+        if transactions is None:
+            raise ConfigurationError("this worker carries out no transactions of handlers")
+        if activation is None or self._refusal is not None:
+            refused: Pending[RecordAnswer] = Pending()
+            refused.fail(self._refusal or self._lost())
+            return refused
+        pending = transactions.transact(activation, record, operation)
+        if self._await(pending):
+            pending.on_done(lambda: self.forget(pending))
+        return pending
+
+    def suspending(self) -> None:
+        """Be told that the activation ends at a wait."""
+        activation = self._activation()
+        if activation is not None:
+            self._of.events.suspending(activation)
+
+    # -- for the worker --------------------------------------------------------------------------
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether a handler on the event loop waits for the answers."""
+        activation = self._activation()
+        return activation is not None and activation.task.is_async
+
+    @property
+    def unwritten(self) -> LatestProgress | None:
+        """The progress of the run, where it says any."""
+        return self._progress
+
+    def take(self, record: Record, answer: RecordAnswer) -> BaseException | None:
+        """Take in what the store said to a record; answer what its handler is to get instead."""
+        activation = self._activation()
+        if answer.result is Recorded.LOST:
+            if activation is not None:
+                self._of.events.lost(activation)
+            return self._lost()
+        if answer.result is Recorded.STORED:
+            self.stored += 1
+            if self._is_crash(activation, record.boundary.name):
+                return self._refusal or Crashed()
+        return None
+
+    def taken_waits(self, names: Sequence[str]) -> bool:
+        """Take in that waits were committed with the settle; answer whether a test ends it there.
+
+        Nothing is left to be ended then but the wakeups of the commit.
+        """
+        after = self._of.after_record
+        activation = self._activation()
+        if after is None or activation is None:
+            return False
+        return any([after(activation, name) for name in names])  # noqa: C419 - told of each
+
+    def fail(self, error: BaseException | None = None) -> None:
+        """Answer what is under way, and all that comes, with an error: the lease is gone."""
+        with self._lock:
+            if self._refusal is None:
+                self._refusal = error or self._lost()
+            refusal = self._refusal
+            pending, self._pending = self._pending, set()
+        if self._progress is not None:
+            self._progress.drop()
+        for each in pending:
+            each.fail(refusal)
+
+    def close(self) -> NewProgress | None:
+        """Take nothing any more, the activation is settled now; return what is still unwritten."""
+        last = self._progress.take() if self._progress is not None else None
+        self.fail(
+            LeaseLostError(
+                f"run {self.lease.run_id}: its activation has ended; nothing more is stored for it"
+            )
+        )
+        return last
+
+    def forget(self, pending: Pending[Any]) -> None:
+        """Note that something has its answer."""
+        with self._lock:
+            self._pending.discard(pending)
+
+    # -- its own ---------------------------------------------------------------------------------
+
+    def _submit(self, asked: ToRecord | ToRead, pending: Pending[Any]) -> None:
+        activation = self._activation()
+        if activation is None or activation.outcome is not None:
+            pending.fail(self._refusal or self._lost())
+        elif self._await(pending) and not self._of.ask(asked):
+            self.forget(pending)
+            pending.fail(self._lost())
+
+    def _await(self, pending: Pending[Any]) -> bool:
+        with self._lock:
+            refusal = self._refusal
+            if refusal is None:
+                self._pending.add(pending)
+                return True
+        pending.fail(refusal)
+        return False
+
+    def _is_crash(self, activation: Activation | None, name: str) -> bool:
+        after = self._of.after_record
+        if isinstance(self._refusal, Crashed):
+            return True  # the same commit had a boundary that it crashed at
+        if after is None or activation is None or not after(activation, name):
+            return False
+        self._of.events.crashed(activation)
+        return True
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(
+            f"run {self.lease.run_id}: its lease ran out or was taken; nothing more is stored "
+            "under it"
+        )

@@ -1,0 +1,113 @@
+"""What waits for the writer: what handlers ask for on their way, and how activations end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from workhorse.domain.outcomes import Finish, Suspend
+from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer
+from workhorse.domain.runs import Lease
+from workhorse.handlers.recording import Pending
+
+if TYPE_CHECKING:
+    from workhorse.runtime.activation import Activation
+    from workhorse.runtime.recorder import ActivationRecorder
+
+
+@dataclass(slots=True, eq=False)
+class ToRecord:
+    """A boundary that a handler waits for."""
+
+    recorder: ActivationRecorder
+    record: Record
+    pending: Pending[RecordAnswer] = field(default_factory=Pending)
+    taken: bool = False
+    """Whether the store has answered."""
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that it is written under."""
+        return self.record.lease
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.taken or self.pending.done
+
+    @property
+    def size(self) -> int:
+        """About how many characters it puts into a batch."""
+        boundary, child = self.record.boundary, self.record.child
+        size = len(boundary.value or "") + len(boundary.detail or "")
+        return size if child is None else size + len(child.run.payload)
+
+
+@dataclass(slots=True, eq=False)
+class ToRead:
+    """A value that a handler waits for."""
+
+    recorder: ActivationRecorder
+    request: ReadValue
+    pending: Pending[str | None] = field(default_factory=Pending)
+    taken: bool = False
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the activation that asks; reading needs none."""
+        return self.recorder.lease
+
+    @property
+    def done(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.taken or self.pending.done
+
+
+@dataclass(slots=True, eq=False)
+class ToProgress:
+    """What a run says of its progress; `value` is the latest when the writer comes to it."""
+
+    recorder: ActivationRecorder
+    value: NewProgress | None = None
+    taken: bool = False
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that it is written under."""
+        return self.recorder.lease
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to write any more."""
+        return self.taken
+
+
+@dataclass(slots=True, eq=False)
+class ToSettle:
+    """An activation that has ended; `progress` is what it said last and nobody has written."""
+
+    activation: Activation
+    progress: NewProgress | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that is given up."""
+        return self.activation.lease
+
+    @property
+    def done(self) -> bool:
+        """Whether it is settled."""
+        return self.activation.settled
+
+    @property
+    def size(self) -> int:
+        """About how many characters it puts into a batch."""
+        match self.activation.settlement:
+            case Finish(result=result) if result is not None:
+                return len(result)
+            case Suspend(waits):
+                return sum(len(each.new.detail or "") for each in waits if each.new is not None)
+        return 0
+
+
+Item: TypeAlias = ToRecord | ToRead | ToProgress | ToSettle

@@ -7,6 +7,7 @@ import pytest
 
 from workhorse import errors
 from workhorse.errors import (
+    ChildFailedError,
     RunFailedError,
     UnstorableValueError,
     ValueTooLargeError,
@@ -25,6 +26,10 @@ def an_error(kind: type[WorkhorseError]) -> WorkhorseError:
         return ValueTooLargeError("result of task 'mail'", 70_000, 65_536)
     if kind is RunFailedError:
         return RunFailedError("it failed", reason="error", error_type="E", error_message="m")
+    if kind is ChildFailedError:
+        return ChildFailedError(
+            "it failed", run_id="1", reason="error", error_type="E", error_message="m"
+        )
     if kind is UnstorableValueError:
         return UnstorableValueError("payload: $.a is a set", path="$.a")
     return kind("what happened")

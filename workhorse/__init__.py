@@ -13,18 +13,24 @@ if TYPE_CHECKING:
     from workhorse.app import Workhorse as Workhorse
     from workhorse.client.results import Run as Run
     from workhorse.domain.ids import RunId as RunId
+    from workhorse.domain.missing import MISSING as MISSING
     from workhorse.domain.retry import RetryPolicy as RetryPolicy
     from workhorse.domain.runs import RunState as RunState
     from workhorse.domain.runs import RunView as RunView
+    from workhorse.errors import ChildFailedError as ChildFailedError
     from workhorse.errors import NonRetryableError as NonRetryableError
+    from workhorse.errors import WaitTimeoutError as WaitTimeoutError
     from workhorse.errors import WorkhorseError as WorkhorseError
     from workhorse.handlers.context import AsyncContext as AsyncContext
     from workhorse.handlers.context import Context as Context
+    from workhorse.handlers.context import current_context as current_context
     from workhorse.handlers.producing import Request as Request
     from workhorse.handlers.tasks import Task as Task
 
 _HOMES = {
+    "MISSING": "workhorse.domain.missing",
     "AsyncContext": "workhorse.handlers.context",
+    "ChildFailedError": "workhorse.errors",
     "Context": "workhorse.handlers.context",
     "NonRetryableError": "workhorse.errors",
     "Request": "workhorse.handlers.producing",
@@ -34,8 +40,10 @@ _HOMES = {
     "RunState": "workhorse.domain.runs",
     "RunView": "workhorse.domain.runs",
     "Task": "workhorse.handlers.tasks",
+    "WaitTimeoutError": "workhorse.errors",
     "Workhorse": "workhorse.app",
     "WorkhorseError": "workhorse.errors",
+    "current_context": "workhorse.handlers.context",
 }
 
 __all__ = [*_HOMES]

@@ -145,7 +145,37 @@ class TokenNotFoundError(WorkhorseError, LookupError):
 
 
 class ChildFailedError(WorkhorseError):
-    """A child run that was waited for has failed or was cancelled."""
+    """A child run that was waited for has failed or was cancelled.
+
+    `run_id` names it; `reason` (`cancelled` for one that was), `error_type`, `error_message` say
+    how it ended.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str | None,
+        reason: str,
+        error_type: str | None,
+        error_message: str | None,
+    ) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.reason = reason
+        self.error_type = error_type
+        self.error_message = error_message
+
+    def __reduce__(self) -> tuple[partial[ChildFailedError], tuple[object, ...]]:
+        # As above.
+        rebuild = partial(
+            type(self),
+            run_id=self.run_id,
+            reason=self.reason,
+            error_type=self.error_type,
+            error_message=self.error_message,
+        )
+        return rebuild, self.args
 
 
 class TransactionMisuseError(WorkhorseError):

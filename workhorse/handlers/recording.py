@@ -78,6 +78,11 @@ class Pending(Generic[T]):
                 await woken
         return self._get()
 
+    def on_done(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called when the answer is there, or now if it is; it must not raise."""
+        if not self._on_done(callback):
+            callback()
+
     def _on_done(self, callback: Callable[[], object]) -> bool:
         with self._lock:
             if self._done:

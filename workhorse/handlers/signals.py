@@ -50,6 +50,13 @@ class Stopped(BaseException):
         self.reason = reason
 
 
+class Suspended(BaseException):
+    """Ends an activation at a wait: its lease is given up until one of its waits is settled.
+
+    As `Stopped` it is no `Exception`, and a handler that swallows it is suspended all the same.
+    """
+
+
 class StopSwitch:
     """The worker's side of a signal. It is set once; the first reason stands. Safe in threads.
 

@@ -1,0 +1,140 @@
+"""`ActivationCore`: one call of a handler under one lease, and what it may know of its run.
+
+Source: docs/design.md, sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from workhorse.domain.boundaries import Wait
+from workhorse.domain.ids import RunId
+from workhorse.domain.runs import ClaimedRun, Lease
+from workhorse.errors import LeaseRequiredError
+from workhorse.handlers.recording import Recorder
+from workhorse.handlers.replay.state import Replay
+from workhorse.handlers.signals import StopSwitch
+
+_making: Final = threading.Lock()
+
+
+def _host_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What a handler may know of its run; the same in each activation. Instants are in UTC."""
+
+    id: RunId
+    task: str
+    """As it was enqueued; an alias of the task that runs, after a rename."""
+    queue: str
+    tags: tuple[str, ...]
+    session: str | None
+    key: str | None
+    created_at: datetime
+    started_at: datetime
+    """When the run was claimed for the first time."""
+
+
+class ActivationCore:
+    """One call of a handler under one lease: what both contexts look at, and the worker steers.
+
+    Args:
+        claimed: The run as it was claimed.
+        recorder: Who writes its boundaries; without one, calls that need one are refused.
+        now: About the present, in UTC, for coarse checks only: the host's clock, or a test's.
+
+    Raises:
+        LeaseRequiredError: The run carries no lease.
+    """
+
+    __slots__ = (
+        "_claimed", "_now", "_replay", "attempt", "cancelled", "is_final_attempt", "lease",
+        "recorder", "run", "stopping",
+    )  # fmt: skip
+
+    run: Final[RunInfo]
+    lease: Final[Lease]
+    attempt: Final[int]
+    is_final_attempt: Final[bool]
+    stopping: Final[StopSwitch]
+    cancelled: Final[StopSwitch]
+
+    def __init__(
+        self,
+        claimed: ClaimedRun,
+        recorder: Recorder | None = None,
+        *,
+        now: Callable[[], datetime] = _host_now,
+    ) -> None:
+        if claimed.lease is None:
+            raise LeaseRequiredError(f"run {claimed.id} carries no lease; it was not touched")
+        self.run = RunInfo(
+            id=claimed.id,
+            task=claimed.task,
+            queue=claimed.queue,
+            tags=claimed.tags,
+            session=claimed.session,
+            key=claimed.key,
+            created_at=claimed.created_at,
+            started_at=claimed.started_at,
+        )
+        self.lease = claimed.lease
+        self.attempt = claimed.attempt
+        self.is_final_attempt = claimed.is_final_attempt
+        owner = f"run {claimed.id}"
+        self.stopping = StopSwitch(owner)
+        self.cancelled = StopSwitch(owner)
+        self.recorder = recorder
+        self._claimed = claimed
+        self._now = now
+        self._replay: Replay | None = None
+
+    @property
+    def queue_ms(self) -> int:
+        """Milliseconds from the run's creation to its first claim; never negative."""
+        waited = self.run.started_at - self.run.created_at
+        return max(0, round(waited.total_seconds() * 1000))
+
+    # -- durable execution -----------------------------------------------------------------------
+
+    @property
+    def replay(self) -> Replay:
+        """What answers boundaries; made when it is first used, for most handlers use none."""
+        if self._replay is None:
+            with _making:  # threads of a handler share it
+                if self._replay is None:
+                    self._replay = Replay(
+                        self._claimed,
+                        self.lease,
+                        self.recorder,
+                        stopping=self.stopping,
+                        cancelled=self.cancelled,
+                        now=self._now,
+                    )
+        return self._replay
+
+    @property
+    def suspension(self) -> tuple[Wait, ...]:
+        """The waits that the activation ends at; empty while it has come to none."""
+        return () if self._replay is None else self._replay.suspension
+
+    @property
+    def new_boundaries(self) -> int:
+        """How many boundaries this activation has stored."""
+        return 0 if self._replay is None else self._replay.new_boundaries
+
+    @property
+    def reached(self) -> list[str]:
+        """The names of the boundaries that this activation has asked for, in order."""
+        return [] if self._replay is None else self._replay.reached
+
+    def fail_pending(self, error: BaseException) -> None:
+        """Let nobody wait any more for what is under way; new boundaries are refused with it."""
+        self.replay.fail_pending(error)

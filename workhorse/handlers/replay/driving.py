@@ -1,0 +1,127 @@
+"""Drives the calls of contexts: in a thread that may block, or on an event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Awaitable
+from typing import Any, TypeVar, cast
+
+from workhorse.errors import ConfigurationError
+from workhorse.handlers.replay.flights import Invoke, Steps, within
+
+T = TypeVar("T")
+
+
+def drive(steps: Steps[T]) -> T:
+    """Carry out a call of a plain handler, in its thread."""
+    try:
+        ask = next(steps)
+        while True:
+            try:
+                given = _invoke(ask) if type(ask) is Invoke else cast("Any", ask).result()
+            except BaseException as error:  # noqa: BLE001 - the steps decide what becomes of it
+                ask = steps.throw(error)
+            else:
+                ask = steps.send(given)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+async def drive_async(steps: Steps[T]) -> T:
+    """Carry out a call of an async handler, as a part of the running task."""
+    try:
+        ask = next(steps)
+        while True:
+            try:
+                if type(ask) is Invoke:
+                    given = await _invoke_async(ask)
+                else:
+                    given = await cast("Any", ask).result_async()
+            except BaseException as error:  # noqa: BLE001 - the steps decide what becomes of it
+                ask = steps.throw(error)
+            else:
+                ask = steps.send(given)
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+def check_plain(what: str, operation: object) -> None:
+    """Refuse a coroutine function where nobody would await it, and what cannot be called.
+
+    Raises:
+        ConfigurationError: It is one of these; it was not called.
+    """
+    check_callable(what, operation)
+    function = operation
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object whose call is a coroutine
+    ):
+        raise ConfigurationError(
+            f"{what}: {_named(function)} is a coroutine function, and nobody would await it here; "
+            "pass a plain function. It was not called"
+        )
+
+
+def check_callable(what: str, operation: object) -> None:
+    """Refuse what cannot be called, above all what was called already: `checkpoint(n, fetch())`.
+
+    Raises:
+        ConfigurationError: It cannot be called.
+    """
+    if callable(operation):
+        return
+    close(operation)
+    raise ConfigurationError(
+        f"{what}: its operation is a {type(operation).__name__}, which cannot be called; "
+        "pass the function itself, or a lambda that calls it"
+    )
+
+
+def close(returned: object) -> None:
+    """Spare a coroutine that nobody will await its warning."""
+    if inspect.iscoroutine(returned):
+        returned.close()
+
+
+def refuse_awaitable(what: str, returned: object) -> None:
+    """Refuse what a plain operation returned for somebody to await.
+
+    Raises:
+        ConfigurationError: It is an awaitable; a coroutine is closed.
+    """
+    if inspect.isawaitable(returned):
+        close(returned)
+        raise ConfigurationError(
+            f"{what}: its operation returned a {type(returned).__name__}, which nobody awaits "
+            "here, so its work was not done; pass a plain function that does the work itself"
+        )
+
+
+def _invoke(ask: Invoke) -> object:
+    before = within.set((*within.get(), ask.flight))
+    try:
+        returned = ask.operation()
+    finally:
+        within.reset(before)
+    refuse_awaitable(f"checkpoint '{ask.flight.name}'", returned)
+    return returned
+
+
+async def _invoke_async(ask: Invoke) -> object:
+    before = within.set((*within.get(), ask.flight))
+    try:
+        returned = ask.operation()
+        if inspect.isawaitable(returned):
+            return await cast("Awaitable[object]", returned)
+        return returned
+    finally:
+        with contextlib.suppress(ValueError):  # closed from elsewhere, when its loop is gone
+            within.reset(before)
+
+
+def _named(function: object) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__name__

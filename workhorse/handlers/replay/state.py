@@ -1,0 +1,372 @@
+"""The core of an activation's replay: what its run has passed, and what it has begun itself.
+
+Source: docs/design.md, section 7; docs/adr/0012-boundaries-and-deliveries.md
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from workhorse.domain.boundaries import (
+    Boundary,
+    BoundaryKind,
+    Delivered,
+    DeliveryState,
+    NewBoundary,
+    Wait,
+)
+from workhorse.domain.names import check_boundary
+from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer, Recorded
+from workhorse.domain.runs import ClaimedRun, Lease
+from workhorse.domain.values import MAX_DELIVERY_BYTES, decode, encode
+from workhorse.errors import (
+    CheckpointConflictError,
+    ConfigurationError,
+    LeaseLostError,
+    WaitConflictError,
+)
+from workhorse.handlers.recording import Pending, Recorder
+from workhorse.handlers.replay.flights import Flight, Steps, within
+from workhorse.handlers.replay.limits import Limits
+from workhorse.handlers.signals import StopReason, StopSwitch, Suspended
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_STAGES: Final = frozenset({BoundaryKind.CHECKPOINT, BoundaryKind.PATCH})
+
+
+class Replay:
+    """Answers boundaries from what is stored, and writes new ones. Safe in threads.
+
+    Args:
+        claimed: The run with its history.
+        lease: Under which it writes.
+        recorder: Who writes; None where nobody does.
+        stopping: Set when the worker is told to end.
+        cancelled: Set when the handler is to end.
+        now: About the present, in UTC, for coarse checks only.
+    """
+
+    __slots__ = (
+        "_cancelled", "_closed", "_flights", "_loaded", "_lock", "_reached", "_recorder", "_seq",
+        "_stopping", "_waits", "boundaries", "deliveries", "lease", "limits", "new_boundaries",
+        "now", "owner", "session",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        claimed: ClaimedRun,
+        lease: Lease,
+        recorder: Recorder | None,
+        *,
+        stopping: StopSwitch,
+        cancelled: StopSwitch,
+        now: Callable[[], datetime],
+    ) -> None:
+        history = claimed.history
+        self.lease: Final = lease
+        self.owner: Final = f"run {claimed.id}"
+        self.session: Final = claimed.session
+        self.now: Final = now
+        self.boundaries: Final = {each.name: each for each in history.boundaries}
+        """What the run has passed, by name; it grows."""
+        self.deliveries: Final = {(each.kind, each.name): each for each in history.deliveries}
+        """What came from outside until the claim, by kind and name."""
+        self.new_boundaries = 0
+        """How many this activation has stored."""
+        self.limits: Final = Limits(self.owner, history)
+        self._loaded: Final = history.boundaries
+        self._seq = history.last_seq
+        self._recorder: Final = recorder
+        self._stopping: Final = stopping
+        self._cancelled: Final = cancelled
+        self._lock: Final = threading.Lock()
+        self._flights: dict[str, Flight] = {}
+        self._waits: dict[str, Wait] = {}
+        self._reached: dict[str, None] = {}
+        self._closed: BaseException | None = None
+
+    # -- for the worker --------------------------------------------------------------------------
+
+    @property
+    def suspension(self) -> tuple[Wait, ...]:
+        """The waits that the activation ends at; empty while it has come to none."""
+        return tuple(self._waits.values()) if self._waits else ()
+
+    @property
+    def reached(self) -> list[str]:
+        """The names of the boundaries that this activation has asked for, in order."""
+        return list(self._reached)
+
+    def fail_pending(self, error: BaseException) -> None:
+        """Let nobody wait any more for what is under way; what is not stored begins no more."""
+        with self._lock:
+            self._closed = self._closed or error
+            joined = [flight.joined for flight in self._flights.values()]
+        for each in joined:
+            if each is not None:
+                each.fail(error)
+
+    def progress(self, value: object) -> None:
+        """Replace what the run says of its progress.
+
+        Raises:
+            UnstorableValueError, ValueTooLargeError: The value cannot be stored.
+            LeaseLostError: The lease is gone.
+        """
+        self.check_lease()
+        if self._recorder is None:
+            raise self._nobody_writes()
+        text = encode(f"{self.owner}: progress", value, cap=MAX_DELIVERY_BYTES)
+        self._recorder.progress(NewProgress(self.lease, text))
+
+    # -- reaching --------------------------------------------------------------------------------
+
+    def touch(self, name: str) -> None:
+        """Note that a boundary is asked for.
+
+        Raises:
+            LeaseLostError: The lease is gone, so that not even what is stored counts.
+        """
+        self.check_lease()
+        self._reached[name] = None
+
+    def check_lease(self) -> None:
+        """Raise `LeaseLostError` where the lease is gone."""
+        if self._cancelled.reason is StopReason.LEASE_LOST:
+            self._cancelled.raise_if_set()
+
+    def enter(self, kind: BoundaryKind, name: str) -> Steps[Boundary | Flight]:
+        """Return the boundary of that name, or the right and duty to make it.
+
+        Calls for a name that is under way wait for its end, and get its error where it has one.
+
+        Raises:
+            CheckpointConflictError, WaitConflictError: The name belongs to another kind.
+        """
+        check_boundary(name)
+        while True:
+            self.touch(name)
+            stored = self.boundaries.get(name)
+            if stored is not None:
+                self.check_kind(stored.kind, kind, name)
+                return stored
+            with self._lock:
+                flight = self._flights.get(name)
+                if flight is None:
+                    if name in self.boundaries:  # it has landed just now
+                        continue
+                    self._flights[name] = flight = Flight(name, self)
+                    return flight
+                if flight in within.get():
+                    raise ConfigurationError(
+                        f"{self.owner}: the operation of '{name}' asks for '{name}' itself, which "
+                        "would wait for ever; give the inner one a name of its own"
+                    )
+                if flight.joined is None:
+                    flight.joined = Pending()
+                joined = flight.joined
+            yield joined
+
+    def check_kind(self, stored: BoundaryKind, asked: BoundaryKind, name: str) -> None:
+        """Refuse a name that belongs to a boundary of another kind."""
+        if stored is asked:
+            return
+        error = CheckpointConflictError if asked in _STAGES else WaitConflictError
+        raise error(
+            f"{self.owner}: '{name}' is a {stored.value} and stays one; "
+            f"give the new {asked.value} a name of its own"
+        )
+
+    def unreached(self) -> bool:
+        """Whether an earlier activation passed boundaries that this one has not come to yet."""
+        return any(each.name not in self._reached for each in self._loaded)
+
+    def may_start(self) -> None:
+        """Raise where the activation begins nothing new any more.
+
+        Raises:
+            ConfigurationError: There is nobody who writes.
+            LeaseLostError: The lease is gone.
+            Stopped: It is told to stop.
+            Suspended: It has come to a wait.
+        """
+        self._check_open()
+        if self._waits:
+            raise self._suspended()
+
+    def _check_open(self) -> None:
+        if self._cancelled:
+            self._cancelled.raise_if_set()
+        if self._stopping:
+            self._stopping.raise_if_set()
+        if self._closed is not None:
+            raise self._closed
+        if self._recorder is None:
+            raise self._nobody_writes()
+
+    def _nobody_writes(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.owner}: nobody stores boundaries here; have a worker, run_now or the testing "
+            "kit call the handler"
+        )
+
+    @property
+    def recorder(self) -> Recorder:
+        """Who writes; asked for after `may_start`."""
+        self._check_open()
+        assert self._recorder is not None  # noqa: S101 - _check_open has seen it
+        return self._recorder
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def number(self, new: NewBoundary) -> NewBoundary:
+        """Return a boundary with its place in the run, counted for the run's limits.
+
+        Raises:
+            BoundaryLimitExceededError, WaitLimitExceededError: The run has as many as it may have.
+        """
+        with self._lock:
+            return self._number(new)
+
+    def _number(self, new: NewBoundary) -> NewBoundary:
+        self.limits.take(new, self.boundaries, self.deliveries)
+        self._seq += 1
+        return replace(new, seq=self._seq)
+
+    def take_bytes(self, name: str, size: int) -> None:
+        """Count the bytes of a value that was not known when its boundary was counted.
+
+        Raises:
+            BoundaryLimitExceededError: The run has no room for them.
+        """
+        with self._lock:
+            self.limits.take_bytes(name, size)
+
+    def launch(self, flight: Flight, record: Record) -> Pending[RecordAnswer]:
+        """Have a boundary written; its flight ends when the answer comes, whoever waits for it."""
+        return self._follow(flight, record.boundary, self.recorder.record(record))
+
+    def launch_transaction(
+        self, flight: Flight, record: Record, operation: Callable[[Connection], str]
+    ) -> Pending[RecordAnswer]:
+        """As `launch`, with the writes of an operation, which returns the boundary's value."""
+        return self._follow(flight, record.boundary, self.recorder.transact(record, operation))
+
+    def _follow(
+        self, flight: Flight, new: NewBoundary, written: Pending[RecordAnswer]
+    ) -> Pending[RecordAnswer]:
+        flight.launched = True
+        written.on_done(lambda: self.land(flight, new, written))
+        return written
+
+    def land(self, flight: Flight, new: NewBoundary, written: Pending[RecordAnswer]) -> None:
+        """Take in the answer to a write, once; who sees it first does so."""
+        error: BaseException | None = None
+        with self._lock:
+            if flight.landed:
+                return
+            flight.landed = True
+            try:
+                answer = written.result()
+            except BaseException as failure:  # noqa: BLE001 - it is raised where it is waited for
+                error = failure
+            else:
+                error = self._keep(new, answer)
+        self.release(flight, error)
+
+    def _keep(self, new: NewBoundary, answer: RecordAnswer) -> BaseException | None:
+        if answer.result is Recorded.LOST:
+            return LeaseLostError(f"{self.owner}: its lease is gone; '{new.name}' was not stored")
+        stored = answer.boundary or Boundary(
+            name=new.name,
+            kind=new.kind,
+            seq=new.seq,
+            value=new.value,
+            fingerprint=new.fingerprint,
+            detail=new.detail,
+            wake_at=new.wake_at,
+            absolute=new.wake_at is not None,
+        )
+        if answer.result is Recorded.STORED:
+            self.new_boundaries += 1
+            if new.delay_ms == 0 and not stored.due:  # no clock is needed to say that it has passed
+                stored = replace(stored, due=True)
+        self.boundaries[new.name] = stored
+        return None
+
+    def release(self, flight: Flight, error: BaseException | None) -> None:
+        """End a flight. Those who joined it get its error, or look for themselves what stands.
+
+        What is no `Exception` (a cancelled task, a suspension) ends the leader alone: one of the
+        others takes its place.
+        """
+        with self._lock:
+            if self._flights.get(flight.name) is flight:
+                del self._flights[flight.name]
+            joined = flight.joined
+        if joined is not None:
+            if isinstance(error, Exception):
+                joined.fail(error)
+            else:
+                joined.answer(None)
+
+    def close(self, waits: Iterable[tuple[BoundaryKind, str]]) -> None:
+        """Note that waits were closed: nothing that comes for them counts any more."""
+        for kind, name in waits:
+            closed = Delivered(kind=kind, name=name, state=DeliveryState.CLOSED, inbox=0)
+            self.deliveries.setdefault((kind, name), closed)
+
+    # -- suspending ------------------------------------------------------------------------------
+
+    def suspend(self, waits: Sequence[Wait]) -> NoReturn:
+        """End the activation at these waits, together with those that it has come to before."""
+        self._check_open()
+        with self._lock:
+            first = not self._waits
+            for wait in waits:
+                known = self._waits.get(wait.name)
+                if known is not None:
+                    self.check_kind(known.kind, wait.kind, wait.name)
+                    continue
+                if wait.new is not None:
+                    wait = replace(wait, new=self._number(wait.new))
+                self._waits[wait.name] = wait
+        if first:
+            self.recorder.suspending()
+        raise self._suspended()
+
+    def _suspended(self) -> Suspended:
+        return Suspended(f"{self.owner} gives its lease up until one of its waits is settled")
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def value_of(self, stored: Boundary) -> Steps[Any]:
+        """Return the value of a boundary; a fresh object at each call."""
+        text = stored.value
+        if text is None and stored.left_out:
+            text = yield from self._read(stored.name, None)
+            self.boundaries[stored.name] = replace(stored, value=text, left_out=False)
+        return None if text is None else decode(text)
+
+    def text_of(self, delivered: Delivered) -> Steps[str]:
+        """Return the JSON text that was delivered."""
+        text = delivered.value
+        if text is None and delivered.left_out:
+            text = yield from self._read(delivered.name, delivered.kind)
+            key = (delivered.kind, delivered.name)
+            self.deliveries[key] = replace(delivered, value=text, left_out=False)
+        return "null" if text is None else text
+
+    def _read(self, name: str, kind: BoundaryKind | None) -> Steps[str]:
+        if self._recorder is None:
+            raise self._nobody_writes()
+        text = yield self._recorder.read(ReadValue(self.lease.run_id, name, kind))
+        if text is None:
+            raise LeaseLostError(f"{self.owner}: the value of '{name}' is no longer in the store")
+        return str(text)

@@ -1,7 +1,7 @@
 """Runs end: the live row goes, the outcome stays, in one write.
 
 The delete of the live row is the guard for "ends once". Whoever ends a run frees the next of its
-session, for which a wakeup must follow.
+session, for which a wakeup must follow; the end of one that is watched is noted for who waits.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from workhorse.store.claiming import has_turn
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.leasing import held_by
+from workhorse.store.noting import note_freed
 from workhorse.store.schema import Id, Number, attempts, live, outcomes
 
 _COLUMNS = {
@@ -90,9 +91,10 @@ class Ended:
 
 @dataclass(slots=True)
 class EndedRuns:
-    """What `end_runs` did."""
+    """What `end_runs` did. `freed` are those of the runs for whose end somebody waits."""
 
     runs: list[Ended] = field(default_factory=list)
+    freed: list[RunId] = field(default_factory=list)
     hints: list[Hint] = field(default_factory=list)
 
 
@@ -121,6 +123,8 @@ def end_runs(tx: Tx, endings: Sequence[Ending], *, under_lease: bool) -> EndedRu
             reason = (ending.finish.reason if ending.finish else ending.reason) or Reason.ERROR
             failed.append((run.run_id, run.attempt, run.fence, reason, failure))
     note_attempts(tx, failed)
+    ended.freed = [RunId(str(row.id)) for row in rows if row.watched]
+    note_freed(tx, ended.freed)
     sessions = {row.session for row in rows if row.session is not None}
     if sessions:
         ended.hints = next_turns(tx, sessions)
@@ -242,9 +246,9 @@ def _end(d: Dialect, under_lease: bool) -> Executable:
         .returning(outcomes.c.id, outcomes.c.state)
         .cte("kept")
     )
-    return select(kept.c.id, kept.c.state, gone.c.attempt, gone.c.fence, gone.c.session).join(
-        gone, gone.c.id == kept.c.id
-    )
+    return select(
+        kept.c.id, kept.c.state, gone.c.attempt, gone.c.fence, gone.c.session, gone.c.watched
+    ).join(gone, gone.c.id == kept.c.id)
 
 
 def _ending(d: Dialect, under_lease: bool) -> Executable:
@@ -256,6 +260,7 @@ def _ending(d: Dialect, under_lease: bool) -> Executable:
             live.c.attempt,
             live.c.fence,
             live.c.session,
+            live.c.watched,
         )
         .select_from(u.join(live, _matches(live, u, under_lease=under_lease)))
         .where(_ends(live, u))

@@ -9,11 +9,13 @@ Source: docs/design.md, section 8; docs/cases.md, case 3.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     ColumnElement,
     FromClause,
     Select,
@@ -22,12 +24,16 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     delete,
     false,
     func,
+    insert,
     literal,
     literal_column,
+    not_,
     null,
+    or_,
     select,
     true,
 )
@@ -38,13 +44,15 @@ from workhorse.domain.hints import Reach
 from workhorse.domain.ids import RunId
 from workhorse.domain.instants import to_micros
 from workhorse.domain.runs import Enqueued, NewRun
-from workhorse.errors import IdempotencyConflictError
+from workhorse.errors import IdempotencyConflictError, RunNotFoundError
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
-from workhorse.store.schema import Id, Number, keys, live, runs
+from workhorse.store.schema import Id, Number, keys, links, live, runs
 
 _MOST_CHARS: Final = 8 * 1024 * 1024
 _MOST_ROWS: Final = 1_000
+AFTER: Final = "after"
+"""The kind of the links of runs that come after others."""
 KEY_LIFE_MS: Final = 30 * 24 * 3600 * 1000
 
 _RUN_COLUMNS = {
@@ -64,7 +72,12 @@ _RUN_COLUMNS = {
     "run_at_us": Number,
     "deadline_ms": Number,
     "reach_ms": Number,
+    "parent_id": Id,
+    "keep": Boolean(),
+    "on_failure": Text(),
+    "blockers": Number,
 }
+_LINK_COLUMNS = {"source": Id, "run_id": Id}
 _KEY_COLUMNS = {"task": Text(), "key": Text(), "run_id": Id, "fingerprint": Text()}
 
 
@@ -76,20 +89,26 @@ def enqueue(
     A run whose idempotency key belongs to another run is not inserted: the answer names the owner.
     A key's owner that has not committed yet is waited for.
 
+    Runs that are to come after others are linked to them; `freeing.arm` must follow the commit. A
+    run may come after one that stands before it in `new`.
+
     Raises:
         IdempotencyConflictError: A key belongs to a run with another payload; nothing is inserted.
+        RunNotFoundError: A run is to come after one that is not there; nothing is inserted.
     """
+    _check_predecessors(tx, new)
     owners = _own_keys(tx, new)
-    mine = [run for run in new if owners.get((run.task, run.key), run.id) == run.id]
+    owner_of = {run.id: RunId(owners.get((run.task, run.key), run.id)) for run in new}
+    mine = [_name_predecessors(run, owner_of) for run in new if owner_of[run.id] == run.id]
     due: dict[str, int | None] = {}
     for part in _parts(mine):
         due |= _insert(tx, part, reach, rerun_of)
     answers = []
     for run in new:
-        owner = owners.get((run.task, run.key), run.id)
+        owner = owner_of[run.id]
         answers.append(
             Enqueued(
-                run_id=RunId(owner),
+                run_id=owner,
                 queue=run.queue,
                 created=owner == run.id,
                 due_in_ms=due.get(run.id) if owner == run.id else None,
@@ -127,6 +146,30 @@ def _own_keys(tx: Tx, new: Sequence[NewRun]) -> dict[tuple[str, str | None], str
         _compare(first[task, key], str(owner), fingerprint)
         owners[task, key] = str(owner)
     return owners
+
+
+def _check_predecessors(tx: Tx, new: Sequence[NewRun]) -> None:
+    """Make sure that what runs come after is there, or is inserted before them."""
+    if not any(run.after for run in new):
+        return
+    named = sorted({each for run in new for each in run.after})
+    known = {str(row.id) for row in tx.fetch(_known, ids=json.dumps(named))}
+    for run in new:
+        missing = [each for each in run.after if each not in known]
+        if missing:
+            raise RunNotFoundError(
+                f"run {missing[0]}, which a run of task {run.task!r} is to come after, is not in "
+                "this store, nor before it in the same call; nothing was enqueued. Check the id, "
+                "the database and the environment"
+            )
+        known.add(run.id)
+
+
+def _name_predecessors(run: NewRun, owner_of: Mapping[RunId, RunId]) -> NewRun:
+    """Return a run that names each run that it comes after once: a key's owner where it has one."""
+    if not run.after:
+        return run
+    return replace(run, after=tuple(dict.fromkeys(owner_of.get(each, each) for each in run.after)))
 
 
 def _compare(run: NewRun, owner: str, fingerprint: str | None) -> None:
@@ -173,6 +216,10 @@ def _insert(
                 "run_at_us": None if run.run_at is None else to_micros(run.run_at),
                 "deadline_ms": run.deadline_ms,
                 "reach_ms": reach(run.queue),
+                "parent_id": run.parent,
+                "keep": run.keep if run.parent is not None else None,
+                "on_failure": run.on_failure,
+                "blockers": len(run.after),
             }
             for run in new
         ],
@@ -184,6 +231,15 @@ def _insert(
         fresh = json.dumps([row[0] for row in tx.fetch(_insert_runs, batch=batch)])
         rows = tx.fetch(_insert_live, batch=batch, fresh=fresh)
     due = {str(row[0]): row[1] for row in rows}
+    # A run that an earlier try has inserted is linked already, and may have been freed since.
+    after = [
+        {"source": source, "run_id": run.id}
+        for run in new
+        if run.after and run.id in due
+        for source in run.after
+    ]
+    if after:
+        tx.write(_insert_links, batch=json.dumps(after))
     if len(due) < len(new):
         # Some were inserted before, by a try whose answer was lost: they get the same answer.
         before = json.dumps([run.id for run in new if run.id not in due])
@@ -239,33 +295,43 @@ def _runs_from(d: Dialect, u: FromClause) -> Any:
     insert = upsert(d, runs).from_select(
         [
             "id", "task", "queue", "payload", "priority", "key", "session", "tags", "retry",
-            "timeout_ms", "traceparent", "rerun_of", "created_at",
+            "timeout_ms", "traceparent", "rerun_of", "parent_id", "keep", "on_failure",
+            "created_at",
         ],
         select(
             u.c.id, u.c.task, u.c.queue, u.c.payload, u.c.priority, u.c.key, u.c.session,
-            u.c.tags, u.c.retry, u.c.timeout_ms, u.c.traceparent, u.c.rerun_of, d.clock,
+            u.c.tags, u.c.retry, u.c.timeout_ms, u.c.traceparent, u.c.rerun_of, u.c.parent_id,
+            u.c.keep, u.c.on_failure, d.clock,
         ).where(true() if d.one_statement else literal_column("1 = 1")),
     )  # fmt: skip
     return insert.on_conflict_do_nothing(index_elements=["id"]).returning(runs.c.id)
 
 
 def _live_rows(d: Dialect, u: FromClause, fresh: ColumnElement[bool]) -> Select[Any]:
-    """Return the live rows of a batch: ready, or scheduled where they are due later."""
+    """Return the live rows of a batch: ready, or scheduled where they are due later.
+
+    Those that come after others wait for them, without a time.
+    """
     at = case(
         (u.c.run_at_us.is_not(null()), d.instant_of(u.c.run_at_us)),
         else_=d.after(d.clock, func.coalesce(u.c.delay_ms, literal_column("0"))),
     )
     placed = select(u, at.label("at"), d.clock.label("made_at")).where(fresh).subquery("p")
     p = placed.c
-    later = p.at > p.made_at
+    blocked = p.blockers > literal_column("0")
+    later = and_(p.at > p.made_at, not_(blocked))
     near = d.millis(p.made_at, p.at) <= p.reach_ms
     return select(
         p.id,
         p.queue,
         p.task,
-        case((later, literal("scheduled", Text)), else_=literal("ready", Text)).label("state"),
+        case(
+            (blocked, literal_column("'waiting'")),
+            (later, literal_column("'scheduled'")),
+            else_=literal_column("'ready'"),
+        ).label("state"),
         (literal_column("100", BigInteger) - p.priority).label("rank"),
-        case((later, null()), else_=p.made_at).label("ready_at"),
+        case((or_(blocked, later), null()), else_=p.made_at).label("ready_at"),
         case((later, p.at), else_=null()).label("due_at"),
         case((and_(later, near), true()), else_=false()).label("wake_sent"),
         literal_column("1").label("attempt"),
@@ -278,12 +344,15 @@ def _live_rows(d: Dialect, u: FromClause, fresh: ColumnElement[bool]) -> Select[
         case((p.deadline_ms.is_(null()), null()), else_=d.after(p.made_at, p.deadline_ms)).label(
             "deadline_at"
         ),
+        # A child's end is always told.
+        case((p.parent_id.is_not(null()), true()), else_=false()).label("watched"),
+        p.blockers,
     )
 
 
 _LIVE_COLUMNS = [
     "id", "queue", "task", "state", "rank", "ready_at", "due_at", "wake_sent", "attempt", "fence",
-    "inbox", "hand_backs", "active_ms", "session", "line_at", "deadline_at",
+    "inbox", "hand_backs", "active_ms", "session", "line_at", "deadline_at", "watched", "blockers",
 ]  # fmt: skip
 
 
@@ -293,6 +362,19 @@ def _due_in(d: Dialect) -> ColumnElement[Any]:
 
 def _due_of(d: Dialect) -> Executable:
     return select(live.c.id, _due_in(d).label("due_in")).where(d.one_of(live.c.id, "ids"))
+
+
+def _known(d: Dialect) -> Executable:
+    return select(runs.c.id).where(d.one_of(runs.c.id, "ids"))
+
+
+def _insert_links(d: Dialect) -> Executable:
+    u = d.rows("batch", _LINK_COLUMNS)
+    source = cast(u.c.source, Text)
+    return insert(links).from_select(
+        ["kind", "source", "run_id", "name", "armed"],
+        select(literal(AFTER, Text), source, u.c.run_id, literal("after:", Text) + source, false()),
+    )
 
 
 def _insert_both(d: Dialect) -> Executable:

@@ -185,6 +185,8 @@ boundaries: Final = Table(
     Column("fence", Number, nullable=False),
     Column("created_at", Instant, nullable=False),
     PrimaryKeyConstraint("run_id", "name", name="boundaries_pkey"),
+    # What a time-out reads of a run that may have passed thousands of checkpoints.
+    _partial("boundaries_wake", "run_id", "wake_at", where="wake_at is not null"),
 )
 """What runs have passed. Written by the holder of the lease alone, once; see `deliveries`."""
 
@@ -255,6 +257,7 @@ freed: Final = Table(
     metadata,
     Column("source", Text, primary_key=True),
     Column("at", Instant, nullable=False),
+    Index("freed_at", "at", "source"),
 )
 """What has come to its end, a token or a run, and may have links left. Written together with that
 end, so that whoever dies behind its commit is made up for."""

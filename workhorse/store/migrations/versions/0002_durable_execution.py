@@ -76,6 +76,7 @@ def upgrade() -> None:
         sa.Column("created_at", INSTANT, nullable=False),
         sa.PrimaryKeyConstraint("run_id", "name", name="boundaries_pkey"),
     )
+    _index("boundaries_wake", "boundaries", ["run_id", "wake_at"], "wake_at is not null")
     op.create_table(
         "deliveries",
         sa.Column("run_id", ID, nullable=False),
@@ -134,6 +135,7 @@ def upgrade() -> None:
         sa.Column("at", INSTANT, nullable=False),
         sa.PrimaryKeyConstraint("source"),
     )
+    op.create_index("freed_at", "freed", ["at", "source"], unique=False, schema=schema)
 
     prefix = f'"{schema}".' if schema else ""
     op.execute(f"drop view {prefix}run_view")

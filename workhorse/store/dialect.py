@@ -18,6 +18,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
+    LargeBinary,
     Select,
     Text,
     bindparam,
@@ -97,6 +98,10 @@ class Dialect(ABC):
     @abstractmethod
     def instant_of(self, micros: ColumnElement[Any]) -> ColumnElement[Any]:
         """Return the instant of a count of microseconds since 1970."""
+
+    @abstractmethod
+    def octets(self, col: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return how many bytes a text takes as UTF-8."""
 
     @abstractmethod
     def settled_down(self) -> ColumnElement[bool]:
@@ -182,6 +187,9 @@ class PostgresDialect(Dialect):
     def instant_of(self, micros: ColumnElement[Any]) -> ColumnElement[Any]:
         epoch: ColumnElement[Any] = literal_column("'epoch'::timestamptz")
         return epoch + cast(micros, BigInteger) * literal_column("interval '1 microsecond'")
+
+    def octets(self, col: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.octet_length(col)
 
     def settled_down(self) -> ColumnElement[bool]:
         if self.own_clock:
@@ -275,6 +283,9 @@ class SqliteDialect(Dialect):
 
     def instant_of(self, micros: ColumnElement[Any]) -> ColumnElement[Any]:
         return micros
+
+    def octets(self, col: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.length(cast(col, LargeBinary))
 
     def settled_down(self) -> ColumnElement[bool]:
         return true()  # the database is in this process: it does not come back before its users

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -19,8 +18,8 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     bindparam,
+    case,
     literal_column,
-    not_,
     null,
     or_,
     select,
@@ -36,27 +35,19 @@ from workhorse.domain.outcomes import Finish, LeaseExpired
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Failure, Lease, Reason, RunState
 from workhorse.domain.transitions import settlement_of
-from workhorse.store.claiming import has_turn
 from workhorse.store.database import Tx
+from workhorse.store.delivering import time_out
 from workhorse.store.dialect import Dialect
 from workhorse.store.ending import Ending, end_runs
+from workhorse.store.pages import PAGE, Swept
+from workhorse.store.putting import in_turn
 from workhorse.store.schema import live, runs
 from workhorse.store.settling import Entry, settle
 
-PAGE: Final = 100
 _FARTHEST_MS: Final = 900_000  # the longest delay that a broker takes
 _LONGEST_LEASE_MS: Final = 3_600_000  # the longest that a setting allows
 
 DEADLINE_PASSED: Final = Failure("DeadlinePassed", "the time of the whole run ran out")
-
-
-@dataclass(slots=True)
-class Swept:
-    """What a page did: how many runs, whether it was full, and the wakeups that must follow."""
-
-    count: int = 0
-    full: bool = False
-    hints: list[Hint] = field(default_factory=list)
 
 
 def recover(
@@ -107,17 +98,20 @@ def _recover(
 
 
 def promote(tx: Tx, *, ids: Sequence[RunId] | None = None) -> Swept:
-    """Make due runs ready, and end waits whose time-out has come.
+    """Make due runs ready, and record the time-outs of waits whose time has come.
 
-    A wakeup follows only where none is under way for that time already.
+    A wait whose delivery is there already has not timed out, whatever the clock says. A wakeup
+    follows only where none is under way for that time already.
     """
     rows = tx.fetch(_promote, ids is not None, **_named(ids))
+    waiting = [RunId(str(row.id)) for row in rows if row.state == RunState.WAITING]
+    if waiting:
+        timed_out = set(time_out(tx, waiting))
+        others = [run_id for run_id in waiting if run_id not in timed_out]
+        if others:
+            tx.write(_wake, ids=json.dumps(others))
     unsent = [row for row in rows if not row.wake_sent]
-    in_line = [str(row.id) for row in unsent if row.session is not None]
-    rows_behind = tx.fetch(_others_turn, ids=json.dumps(in_line)) if in_line else ()
-    behind = {str(row.id) for row in rows_behind}
-    hints = [Hint(RunId(str(row.id)), row.queue) for row in unsent if str(row.id) not in behind]
-    return Swept(len(rows), len(rows) >= PAGE, hints)
+    return Swept(len(rows), len(rows) >= PAGE, in_turn(tx, unsent))
 
 
 def end_overdue(tx: Tx) -> Swept:
@@ -206,17 +200,27 @@ def _promote(d: Dialect, named: bool) -> Executable:
         .limit(literal_column(str(PAGE)))
         .with_for_update(key_share=True, of=live, skip_locked=True)
     )
+    # One that waits is only locked by it: its time-outs are recorded first. So a page of runs that
+    # are scheduled, as nearly all are, is one statement.
+    waits = live.c.state == literal_column("'waiting'")
     return (
         update(live)
         .where(d.among(live.c.id, due))
-        .values(state="ready", ready_at=d.clock, due_at=null())
-        .returning(live.c.id, live.c.queue, live.c.wake_sent, live.c.session)
+        .values(
+            state=case((waits, live.c.state), else_=literal_column("'ready'")),
+            ready_at=case((waits, null()), else_=d.clock),
+            due_at=case((waits, live.c.due_at), else_=null()),
+        )
+        .returning(live.c.id, live.c.queue, live.c.state, live.c.wake_sent, live.c.session)
     )
 
 
-def _others_turn(d: Dialect) -> Executable:
-    # Not in RETURNING: SQLite's names no tables there, so a sub-select would compare with itself.
-    return select(live.c.id).where(d.one_of(live.c.id, "ids"), not_(has_turn(live)))
+def _wake(d: Dialect) -> Executable:
+    return (
+        update(live)
+        .where(d.one_of(live.c.id, "ids"))
+        .values(state="ready", ready_at=d.clock, due_at=null())
+    )
 
 
 def _overdue(d: Dialect) -> Executable:
@@ -251,3 +255,6 @@ def _note_sent(d: Dialect) -> Executable:
         .where(d.one_of(live.c.id, "ids"), live.c.due_at.is_not(null()))
         .values(wake_sent=literal_column("true"))
     )
+
+
+__all__ = ["PAGE", "Swept", "end_overdue", "far_timers", "finish_cancelled", "promote", "recover"]

@@ -18,7 +18,10 @@ from workhorse.store.schema import VERSION
 
 APP = ("--app", "shop:app")
 CLI = ("-m", "workhorse.cli", *APP)
-STEPS = ["recover", "deadlines", "promote", "cancellations", "far_timers", "top_up"]
+STEPS = [
+    "recover", "deadlines", "promote", "cancellations", "tokens", "arm", "free", "far_timers",
+    "top_up",
+]  # fmt: skip
 
 
 # -- migrate -------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_a_step_is_done_when_it_is_due(store: Store, clock: ManualClock) -> None
     assert maintenance.run_due().counts == {}
     clock.advance(1_000)
     assert set(maintenance.run_due().counts) == {
-        "recover", "deadlines", "promote", "cancellations",
+        "recover", "deadlines", "promote", "cancellations", "tokens", "arm", "free",
     }  # fmt: skip
     clock.advance(29_000)
     assert set(maintenance.run_due().counts) == {step.name for step in STEPS}

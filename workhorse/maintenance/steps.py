@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from workhorse.domain.hints import Hint
 from workhorse.ports import Lane
-from workhorse.store import sweeping, viewing
+from workhorse.store import freeing, sweeping, tokens, viewing
 from workhorse.store.database import Store
-from workhorse.store.sweeping import Swept
+from workhorse.store.pages import Swept
 from workhorse.telemetry import Counters, Metric, get_logger
 
 _log = get_logger("maintenance")
@@ -70,6 +70,18 @@ def _cancellations(parts: Parts) -> Swept:
     return parts.store.run(sweeping.finish_cancelled, reach=parts.lane.reach_ms, draw=parts.draw)
 
 
+def _tokens(parts: Parts) -> Swept:
+    return parts.store.run(tokens.expire_tokens)
+
+
+def _arm(parts: Parts) -> Swept:
+    return parts.store.run(freeing.arm)
+
+
+def _free(parts: Parts) -> Swept:
+    return parts.store.run(freeing.free_noted)
+
+
 def _far_timers(parts: Parts) -> Swept:
     return parts.store.run(sweeping.far_timers, reach=parts.lane.reach_ms)
 
@@ -108,6 +120,10 @@ STEPS: Final = (
     Step("deadlines", 1_000, _deadlines),
     Step("promote", 1_000, _promote),
     Step("cancellations", 1_000, _cancellations),
+    # Last of these: whatever they brought to an end is handed on in the same pass.
+    Step("tokens", 1_000, _tokens),
+    Step("arm", 1_000, _arm),
+    Step("free", 1_000, _free),
     Step("far_timers", 30_000, _far_timers),
     Step("top_up", 30_000, top_up),
 )

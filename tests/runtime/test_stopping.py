@@ -21,6 +21,7 @@ from workhorse.errors import ConfigurationError, SchemaMismatchError, WorkhorseE
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.signals import Stopped, StopReason
 from workhorse.store.database import Store
+from workhorse.store.schema import VERSION
 from workhorse.telemetry import Metric
 
 
@@ -79,7 +80,7 @@ def test_the_start_line_says_what_runs_where(rig: Rig, caplog: pytest.LogCapture
     worker.start()
 
     (line,) = [each.getMessage() for each in caplog.records if "slots" in each.getMessage()]
-    for part in (worker.worker_id, "workhorse 0.", "schema 1", "'staging'", "lane polling",
+    for part in (worker.worker_id, "workhorse 0.", f"schema {VERSION}", "'staging'", "lane polling",
                  "queues a, b", "7 slots", rig.store.description):  # fmt: skip
         assert part in line
 

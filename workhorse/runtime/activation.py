@@ -200,6 +200,10 @@ class Activation:
                 self._done.set()
             return self._done
 
+    def cut_off(self, error: BaseException | None = None) -> None:
+        """Fail what the handler waits for and what it asks for from here on: the lease is gone."""
+        self.core.fail_pending(self.recorder.fail(error))
+
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """Remember an asyncio task that the handler started; in the event loop's thread."""
         if self.children is None:

@@ -1,8 +1,17 @@
-"""Answers of one commit to the handlers that wait for them."""
+"""Answers of one commit to the handlers that wait for them.
+
+Source: docs/design.md, section 6.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from workhorse.domain.hints import Hint
+from workhorse.domain.ids import RunId
+from workhorse.domain.outcomes import Suspend
+from workhorse.runtime.batching import Batch, Committed
+from workhorse.runtime.requests import ToRead, ToRecord
 
 
 class Answers:
@@ -19,9 +28,12 @@ class Answers:
         self._here: list[Callable[[], object]] = []
         self._there: list[Callable[[], object]] = []
 
-    def add(self, give: Callable[[], object], *, in_loop: bool) -> None:
-        """Have `give` called, which must not raise; `in_loop` says who waits for it."""
-        (self._there if in_loop else self._here).append(give)
+    def add(self, asked: ToRecord | ToRead, answer: object) -> None:
+        """Have a handler answered."""
+        recorder, pending = asked.recorder, asked.pending
+        recorder.forget(pending)
+        give = self._there if recorder.in_loop else self._here
+        give.append(lambda: pending.answer(answer))  # type: ignore[arg-type] # of its own kind
 
     def give(self) -> None:
         """Give all that was collected, once."""
@@ -36,3 +48,37 @@ class Answers:
             give_there()
         for each in here:
             each()
+
+
+def answer_all(batch: Batch, done: Committed, answers: Answers) -> list[Hint]:
+    """Tell recorders what a commit brought, collect the answers, and return the wakeups to send."""
+    unsent: set[RunId] = set()
+    for asked, answer in zip(batch.records, done.recorded.answers, strict=True):
+        error = asked.recorder.take(asked.record, answer)
+        asked.taken = True
+        if error is None:
+            answers.add(asked, answer)
+            continue
+        asked.pending.fail(error)
+        if asked.record.child is not None:
+            unsent.add(asked.record.child.run.id)
+    for read, value in zip(batch.reads, done.values, strict=True):
+        read.taken = True
+        answers.add(read, value)
+    for said in batch.progress:
+        said.taken = True
+        if said.recorder.unwritten is not None and said.value is not None:
+            said.recorder.unwritten.is_written(said.value)
+    unsent.update(_crashed_at_waits(batch, done))
+    hints = [*done.recorded.hints, *done.settled.hints]
+    return [hint for hint in hints if hint.run_id not in unsent]
+
+
+def _crashed_at_waits(batch: Batch, done: Committed) -> Iterator[RunId]:
+    """Tell a test of the waits that were committed; answer the runs whose wakeups go unsent."""
+    for each in batch.settles:
+        settlement = each.activation.settlement
+        if isinstance(settlement, Suspend) and each.lease.run_id in done.settled.written:
+            names = [wait.name for wait in settlement.waits if wait.new is not None]
+            if each.activation.recorder.take_waits(names):
+                yield each.lease.run_id

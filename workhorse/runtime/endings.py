@@ -85,7 +85,7 @@ class Endings:
         self._counters.add(Metric.LEASES_LAPSED)
         _log.warning("run %s: its lease ran out before it was renewed", activation.claimed.id)
         activation.core.cancelled.set(StopReason.LEASE_LOST)
-        activation.recorder.fail()
+        activation.cut_off()
 
     def lost(self, activation: Activation) -> None:
         """Tell a handler that its run is another's; nothing of it is sent."""
@@ -97,7 +97,7 @@ class Endings:
             "run %s: its lease was taken; its handler is told to stop", activation.claimed.id
         )
         activation.core.cancelled.set(StopReason.LEASE_LOST)
-        activation.recorder.fail()
+        activation.cut_off()
         self._end(activation, verdicts.of_stop(StopReason.LEASE_LOST))
 
     def crashed(self, activation: Activation) -> None:
@@ -105,7 +105,7 @@ class Endings:
         activation.lost = True
         ended = activation.conclude(verdicts.of_stop(StopReason.LEASE_LOST), self._pace.now_ms())
         activation.core.cancelled.set(StopReason.LEASE_LOST)
-        activation.recorder.fail(Crashed(f"run {activation.claimed.id}: its process has died"))
+        activation.cut_off(Crashed(f"run {activation.claimed.id}: its process has died"))
         if activation.task.is_async:
             self._uproot(activation)
         if ended:

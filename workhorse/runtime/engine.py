@@ -161,7 +161,7 @@ class Engine:
         self._closed = True
         self._writer.end()
         for activation in self.holdings.all():
-            activation.recorder.fail()
+            activation.cut_off()
         self.holdings.let_go()
         return done
 
@@ -281,6 +281,8 @@ class Engine:
         """The handler has come to a wait; a plain one ends by itself."""
         if activation.task.is_async:
             self.loop.suspend(activation)
+        else:
+            activation.waits = activation.core.suspension
 
     def _suspended(self, activation: Activation) -> None:
         self._endings.suspended(activation)

@@ -22,6 +22,9 @@ from workhorse.runtime.crashing import AfterRecord, Crashed
 from workhorse.runtime.pace import Pace, Timers
 from workhorse.runtime.progress import LatestProgress
 from workhorse.runtime.requests import Item, ToProgress, ToRead, ToRecord
+from workhorse.telemetry import get_logger
+
+_log = get_logger("worker")
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -182,19 +185,19 @@ class ActivationRecorder:
                 return self._refusal or Crashed()
         return None
 
-    def taken_waits(self, names: Sequence[str]) -> bool:
+    def take_waits(self, names: Sequence[str]) -> bool:
         """Take in that waits were committed with the settle; answer whether a test ends it there.
 
         Nothing is left to be ended then but the wakeups of the commit.
         """
-        after = self._of.after_record
         activation = self._activation()
-        if after is None or activation is None:
-            return False
-        return any([after(activation, name) for name in names])  # noqa: C419 - told of each
+        return any([self._is_wanted(activation, name) for name in names])  # noqa: C419 - each is told
 
-    def fail(self, error: BaseException | None = None) -> None:
-        """Answer what is under way, and all that comes, with an error: the lease is gone."""
+    def fail(self, error: BaseException | None = None) -> BaseException:
+        """Answer what is under way, and all that comes, with an error; return the one that stands.
+
+        By default it says that the lease is gone.
+        """
         with self._lock:
             if self._refusal is None:
                 self._refusal = error or self._lost()
@@ -204,6 +207,7 @@ class ActivationRecorder:
             self._progress.drop()
         for each in pending:
             each.fail(refusal)
+        return refusal
 
     def close(self) -> NewProgress | None:
         """Take nothing any more, the activation is settled now; return what is still unwritten."""
@@ -240,13 +244,22 @@ class ActivationRecorder:
         return False
 
     def _is_crash(self, activation: Activation | None, name: str) -> bool:
-        after = self._of.after_record
         if isinstance(self._refusal, Crashed):
             return True  # the same commit had a boundary that it crashed at
-        if after is None or activation is None or not after(activation, name):
+        if activation is None or not self._is_wanted(activation, name):
             return False
         self._of.events.crashed(activation)
         return True
+
+    def _is_wanted(self, activation: Activation | None, name: str) -> bool:
+        after = self._of.after_record
+        if after is None or activation is None:
+            return False
+        try:
+            return after(activation, name)
+        except Exception:  # noqa: BLE001 - it must not stop the writer
+            _log.exception("after_record failed, which counts as False")
+            return False
 
     def _lost(self) -> LeaseLostError:
         return LeaseLostError(

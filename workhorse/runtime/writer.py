@@ -14,16 +14,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from workhorse.domain.hints import Hint, Reach
-from workhorse.domain.ids import RunId
-from workhorse.domain.outcomes import Suspend
 from workhorse.domain.runs import RunState
-from workhorse.errors import StoreUnavailableError, UnstorableValueError, WorkhorseError
+from workhorse.errors import StoreUnavailableError
 from workhorse.runtime.activation import Activation
-from workhorse.runtime.answers import Answers
+from workhorse.runtime.answers import Answers, answer_all
+from workhorse.runtime.apart import SetApart
 from workhorse.runtime.batching import Batch, Committed, gather, write_batch
 from workhorse.runtime.calls import StoreCalls, lock_not_got, refuses_value
 from workhorse.runtime.entries import decide, entry_of, is_refusal, refusal, written_state
 from workhorse.runtime.pace import Backoff, Pace
+from workhorse.runtime.refusals import refuse, refuse_progress, say_left_out
 from workhorse.runtime.requests import Item, ToProgress, ToRead, ToRecord, ToSettle
 from workhorse.telemetry import get_logger
 
@@ -59,7 +59,7 @@ class Writer:
         self._draw = random.Random()  # noqa: S311 - jitter, not a secret
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
-        self._apart: list[_Apart] = []
+        self._apart = SetApart(pace)
         self._writing = 0
         self._closed = False
         self._ended = False
@@ -103,7 +103,7 @@ class Writer:
         while True:
             with self._changed:
                 while not self._waiting and not self._closed:
-                    rest = self._until_apart()
+                    rest = self._apart.due_in()
                     if rest is not None and rest <= 0:
                         break
                     self._changed.wait(None if rest is None else rest / 1000)
@@ -173,37 +173,14 @@ class Writer:
     def _take(self, batch: Batch, done: Committed) -> None:
         """Give the answers of a commit, and send the wakeups that follow from it."""
         answers = Answers(self._post)
-        unsent: set[RunId] = set()
         try:
-            self._collect(batch, done, answers, unsent)
+            hints = answer_all(batch, done, answers)
         finally:
             answers.give()  # whatever fails here, nobody waits in vain
-        hints = [*done.recorded.hints, *done.settled.hints]
-        self._published([hint for hint in hints if hint.run_id not in unsent])
+        self._published(hints)
         if batch.settles:
             ended = [each.activation for each in batch.settles]
             self._settled([(each, written_state(each, done.settled, done.mine)) for each in ended])
-
-    def _collect(self, batch: Batch, done: Committed, answers: Answers, unsent: set[RunId]) -> None:
-        for asked, answer in zip(batch.records, done.recorded.answers, strict=True):
-            asked.taken = True
-            error = asked.recorder.take(asked.record, answer)
-            if error is None:
-                asked.recorder.forget(asked.pending)
-                answers.add(_answering(asked, answer), in_loop=asked.recorder.in_loop)
-            else:
-                asked.pending.fail(error)
-                if asked.record.child is not None:
-                    unsent.add(asked.record.child.run.id)
-        for read, value in zip(batch.reads, done.values, strict=True):
-            read.taken = True
-            read.recorder.forget(read.pending)
-            answers.add(_answering(read, value), in_loop=read.recorder.in_loop)
-        for said in batch.progress:
-            said.taken = True
-            if said.recorder.unwritten is not None and said.value is not None:
-                said.recorder.unwritten.is_written(said.value)
-        unsent |= _crashed_at_waits(batch, done)
 
     # -- what fails ------------------------------------------------------------------------------
 
@@ -218,23 +195,18 @@ class Writer:
             match item:
                 case ToSettle():
                     self._refuse_settle(item, error)
-                case ToProgress(recorder):
-                    item.taken = True
-                    self._refuse_progress(item, error)
-                    if recorder.unwritten is not None and lock_not_got(error):
-                        recorder.unwritten.put_off()
+                case ToProgress():
+                    refuse_progress(item, error)
                 case ToRecord() | ToRead():
                     if lock_not_got(error):
                         self._set_apart(item, "a boundary of it", error)
                     else:
-                        item.taken = True
-                        item.recorder.forget(item.pending)
-                        item.pending.fail(_refused(item, error))
+                        refuse(item, error)
 
     def _refuse_settle(self, item: ToSettle, error: Exception) -> None:
         activation = item.activation
         if item.progress is not None and not lock_not_got(error):
-            self._refuse_progress(item, error)
+            say_left_out(item, error)
             item.progress = None  # it may be the guilty one, and is worth less
             self._write([item])
         elif refuses_value(error) and not is_refusal(activation.settlement):
@@ -248,14 +220,6 @@ class Writer:
         else:
             self._set_apart(item, "its end", error)
 
-    def _refuse_progress(self, item: ToProgress | ToSettle, error: Exception) -> None:
-        if not lock_not_got(error):
-            _log.warning(
-                "run %s: its progress could not be stored (%s); it is left out",
-                item.lease.run_id,
-                type(error).__name__,
-            )
-
     # -- what stands alone -----------------------------------------------------------------------
 
     def _set_apart(self, item: Item, what: str, error: Exception) -> None:
@@ -267,87 +231,23 @@ class Writer:
             exc_info=None if lock_not_got(error) else error,
         )
         with self._changed:
-            apart = next((each for each in self._apart if each.item is item), None)
-            if apart is None:
-                apart = _Apart(item)
-                self._apart.append(apart)
-            apart.due_ms = self._pace.now_ms() + apart.backoff.next_ms()
+            self._apart.add(item)
 
     def _write_apart(self) -> None:
-        now = self._pace.now_ms()
         with self._changed:
-            due = [each for each in self._apart if each.due_ms <= now]
-        for each in due:
-            each.due_ms = float("inf")
-            self._write([each.item])
-            if each.due_ms == float("inf"):  # nobody set it apart again
-                with self._changed:
-                    self._apart.remove(each)
-
-    def _until_apart(self) -> float | None:
-        if not self._apart:
-            return None
-        return min(each.due_ms for each in self._apart) - self._pace.now_ms()
+            due = self._apart.take_due()
+        for item in due:
+            self._write([item])
+            with self._changed:
+                self._apart.remove(item)
 
     def _is_idle(self) -> bool:
-        apart = any(not each.item.done for each in self._apart)
-        return not self._waiting and not apart and not self._writing
+        return not self._waiting and not self._apart.waited_for and not self._writing
 
     def _put_back(self, batch: Sequence[Item]) -> None:
         """Offer again what a failure of the loop itself left undone."""
         with self._changed:
-            apart = [each.item for each in self._apart]
             self._waiting.extendleft(
-                each for each in reversed(batch) if not each.done and each not in apart
+                each for each in reversed(batch) if not each.done and each not in self._apart
             )
-            now = self._pace.now_ms()
-            for each in self._apart:
-                each.due_ms = min(each.due_ms, now + 1_000)
-
-
-class _Apart:
-    """An offer that failed alone: it is repeated by itself, less and less often."""
-
-    __slots__ = ("backoff", "due_ms", "item")
-
-    def __init__(self, item: Item) -> None:
-        self.item = item
-        self.backoff = Backoff(1_000, 30_000)
-        self.due_ms = 0.0
-
-
-def _answering(asked: ToRecord | ToRead, answer: object) -> Callable[[], object]:
-    pending = asked.pending
-    return lambda: pending.answer(answer)  # type: ignore[arg-type] # of its own kind
-
-
-def _refused(item: ToRecord | ToRead, error: Exception) -> Exception:
-    """Return what a handler gets for a request that the database refuses by itself."""
-    name = item.record.boundary.name if isinstance(item, ToRecord) else item.request.name
-    what = f"run {item.lease.run_id}: boundary '{name}'"
-    answer: Exception
-    if isinstance(item, ToRead):
-        answer = WorkhorseError(f"{what} could not be read ({type(error).__name__})")
-    elif refuses_value(error):
-        answer = UnstorableValueError(
-            f"{what} cannot be stored: the database refused its value ({type(error).__name__}); "
-            "nothing was stored"
-        )
-    else:
-        answer = WorkhorseError(
-            f"{what} could not be stored ({type(error).__name__}); nothing was stored"
-        )
-    answer.__cause__ = error
-    return answer
-
-
-def _crashed_at_waits(batch: Batch, done: Committed) -> set[RunId]:
-    """Tell a test of the waits that were committed; answer the runs whose wakeups go unsent."""
-    crashed: set[RunId] = set()
-    for each in batch.settles:
-        settlement = each.activation.settlement
-        if isinstance(settlement, Suspend) and each.lease.run_id in done.settled.written:
-            names = [wait.name for wait in settlement.waits if wait.new is not None]
-            if each.activation.recorder.taken_waits(names):
-                crashed.add(each.lease.run_id)
-    return crashed
+            self._apart.hurry()

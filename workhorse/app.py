@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
@@ -20,6 +21,7 @@ from workhorse.client.producing import Client
 from workhorse.client.publishing import Publisher
 from workhorse.client.resources import Resources
 from workhorse.client.results import Run, RunCalls
+from workhorse.client.sending import DeliveryCalls
 from workhorse.domain.ids import parse_run_id
 from workhorse.domain.names import check_queue
 from workhorse.handlers.registry import TaskArguments, TaskDecorator, TaskRegistry
@@ -66,7 +68,7 @@ class SettingsArguments(TypedDict, total=False):
     sqs_client: str | None
 
 
-class Workhorse:
+class Workhorse(DeliveryCalls):
     """Tasks, and the store and the lane that their runs go through. Safe in threads.
 
     Nothing is opened before it is needed: making an app and registering tasks costs no connection.
@@ -81,6 +83,7 @@ class Workhorse:
         lane: A lane's entry-point name, or a lane of your own, which stays yours to close; by
             default the setting, which is `polling`.
         clock: Stands for the database's clock, for tests.
+        registry: The tasks of another app, whose runs are this one's from now on, for tests.
         arguments: Settings by name; what is not given comes from WORKHORSE_* or the defaults.
 
     Raises:
@@ -92,11 +95,12 @@ class Workhorse:
         *,
         lane: str | Lane | None = None,
         clock: ManualClock | None = None,
+        registry: TaskRegistry | None = None,
         **arguments: Unpack[SettingsArguments],
     ) -> None:
         named = lane if isinstance(lane, str) else None
         self.settings: Final[Settings] = load_settings(lane=named, **arguments)
-        self.registry: Final = TaskRegistry()
+        self.registry: Final = TaskRegistry() if registry is None else registry
         self.counters: Final = Counters()
         self._given_lane = None if isinstance(lane, str) else lane
         self._lock = threading.Lock()
@@ -110,6 +114,7 @@ class Workhorse:
         self._publisher = Publisher(lane_of, self.counters)
         self._joiner = Joiner(store, lane_of, self._publisher, self._background)
         self._calls = RunCalls(store, self.registry, self._publisher, self._background)
+        super().__init__(self._calls.deliveries)
         self._client = Client(
             store=store,
             lane=lane_of,
@@ -377,6 +382,21 @@ class Workhorse:
             self._joiner.flush()
         self._background.close()
         self._resources.close()
+
+    @contextmanager
+    def replaced_by(self, other: Workhorse) -> Iterator[None]:
+        """Be another app for a while, in whatever hands this one is; for tests.
+
+        Args:
+            other: An app with the registry of this one.
+        """
+        own = self.__dict__
+        self.__dict__ = other.__dict__
+        try:
+            yield
+        finally:
+            self.__dict__ = own
+            self.registry.bind(self._client)
 
     def __enter__(self) -> Self:
         return self

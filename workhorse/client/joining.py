@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from workhorse.client.arming import Arming
 from workhorse.client.background import Background
-from workhorse.client.publishing import Publisher, hints_of
+from workhorse.client.publishing import Publisher, hints_of, predecessors_of
 from workhorse.domain.hints import Hint
+from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.ports import Lane
 from workhorse.store import callers, pending
@@ -43,6 +45,7 @@ class Joiner:
         self._lane = lane
         self._publisher = publisher
         self._background = background
+        self._arming = Arming(store)
         self._opened = False
         self._late: deque[Hint] = deque()
 
@@ -71,6 +74,7 @@ class Joiner:
     def flush(self) -> None:
         """Send what is due, and wait for the sends under way."""
         pending.flush(self._due)
+        pending.flush(self._arms_due)
         self.send_late()
         self._background.settle()
 
@@ -101,6 +105,8 @@ class Joiner:
         else:
             done = enqueue(tx, runs, reach=reach)
         pending.hold(connection, hints_of(runs, done, reach=reach, stride=stride), self._due)
+        named = predecessors_of(runs, done)
+        pending.hold(connection, [Hint(each, "") for each in named], self._arms_due)
         return done
 
     def _due(self, hints: Sequence[Hint], place: Place) -> None:
@@ -111,3 +117,12 @@ class Joiner:
                 self._background.submit(self._publisher.publish, hints)
             case Place.LATER:
                 self._late.extend(hints)
+
+    def _arms_due(self, hints: Sequence[Hint], place: Place) -> None:
+        # Never in this thread: the caller's next transaction may have begun in it, and on SQLite
+        # one writer waits for the other.
+        if place is not Place.LATER:  # then maintenance does it
+            self._background.submit(self._arm, [hint.run_id for hint in hints])
+
+    def _arm(self, predecessors: Sequence[RunId]) -> None:
+        self._publisher.publish(self._arming.arm(predecessors))

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from workhorse.client.arming import Arming
 from workhorse.client.background import Background
 from workhorse.client.executing import RunNow
 from workhorse.client.joining import Joiner
-from workhorse.client.publishing import Publisher, hints_of
+from workhorse.client.publishing import Publisher, hints_of, predecessors_of
 from workhorse.client.results import Run, RunCalls
 from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
@@ -67,6 +68,7 @@ class Client:
         self._run_now = run_now
         self._background = background
         self._clock = clock
+        self._arming = Arming(store)
 
     def now(self) -> datetime:
         """Return about the present, in UTC, for coarse checks only."""
@@ -123,7 +125,8 @@ class Client:
         store, reach = self._store(), self._lane().reach_ms
         # The ids were drawn before, so trying again after a lost answer makes no second run.
         done = store.run(enqueue, runs, reach=reach)
-        return done, hints_of(runs, done, reach=reach, stride=stride)
+        hints = hints_of(runs, done, reach=reach, stride=stride)
+        return done, hints + self._arming.arm(predecessors_of(runs, done))
 
     def handle(self, done: Enqueued, *, joined: bool = False) -> Run[Any]:
         """Return the handle of what an enqueue answered."""

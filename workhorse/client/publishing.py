@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from workhorse.domain.hints import Hint
+from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.ports import Lane, Outgoing, SendReport, Wakeup
 from workhorse.telemetry import Counters, Metric, get_logger
@@ -65,7 +66,7 @@ def hints_of(
     """Return the wakeups that must follow the commit of an enqueue.
 
     Runs that were there before, by their key, have had theirs. What is due later than the lane can
-    delay is left to maintenance.
+    delay is left to maintenance, and who comes after other runs is woken by their end.
 
     Args:
         new: The runs, as they went to the store.
@@ -76,7 +77,7 @@ def hints_of(
     hints: list[Hint] = []
     ready: dict[str, int] = {}
     for run, answer in zip(new, done, strict=True):
-        if not answer.created:
+        if not answer.created or run.after:
             continue
         if answer.due_in_ms is None:
             count = ready[answer.queue] = ready.get(answer.queue, 0) + 1
@@ -86,6 +87,18 @@ def hints_of(
             delay_ms = max(0, answer.due_in_ms)
             hints.append(Hint(answer.run_id, answer.queue, delay_ms, run.traceparent))
     return hints
+
+
+def predecessors_of(new: Sequence[NewRun], done: Sequence[Enqueued]) -> list[RunId]:
+    """Return the runs that new ones come after, each once: they are to be watched from now on."""
+    known_as = {run.id: answer.run_id for run, answer in zip(new, done, strict=True)}
+    named = (
+        known_as.get(each, each)
+        for run, answer in zip(new, done, strict=True)
+        if answer.created
+        for each in run.after
+    )
+    return list(dict.fromkeys(named))
 
 
 def _outgoing(hints: Iterable[Hint]) -> list[Outgoing]:

@@ -13,7 +13,9 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from workhorse.client.background import Background
 from workhorse.client.checks import check_said, new_request_id, seconds_of
+from workhorse.client.delivering import Deliveries
 from workhorse.client.publishing import Publisher
+from workhorse.domain.boundaries import DeliveryResult
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState, RunView
@@ -123,6 +125,20 @@ class Run(Generic[R]):
         """As `cancel`, without blocking the event loop."""
         return await self._calls.background.call(self._calls.cancel, self.id, by=by, why=why)
 
+    def send_signal(
+        self, name: str, value: object = None, *, idempotency_key: str | None = None
+    ) -> DeliveryResult:
+        """Send the run a signal; see `Workhorse.send_signal`."""
+        deliveries = self._calls.deliveries
+        return deliveries.make(deliveries.signal(self.id, name, value, idempotency_key))
+
+    async def send_signal_async(
+        self, name: str, value: object = None, *, idempotency_key: str | None = None
+    ) -> DeliveryResult:
+        """As `send_signal`, without blocking the event loop."""
+        deliveries = self._calls.deliveries
+        return await deliveries.make_async(deliveries.signal(self.id, name, value, idempotency_key))
+
     def _explained(self, error: RunNotFoundError) -> RunNotFoundError:
         if not self._joined:
             return error
@@ -146,6 +162,7 @@ class RunCalls:
         self._registry = registry
         self._publisher = publisher
         self.background = background
+        self.deliveries: Final = Deliveries(store, publisher, background)
 
     def view(self, run_id: RunId) -> RunView:
         """Return a run whole."""

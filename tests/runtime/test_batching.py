@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 from workhorse.domain.boundaries import BoundaryKind, NewBoundary
@@ -86,7 +87,8 @@ def test_progress_and_settle_of_a_run_go_together() -> None:
 def test_two_leases_of_a_run_never_share_a_batch() -> None:
     run_id = new_run_id()
     old, new = lease(run_id, token=1), lease(run_id, token=2)
-    for first, second in itertools.product((to_record, to_settle, to_progress), repeat=2):
+    kinds: list[Callable[[Lease], Item]] = [to_record, to_settle, to_progress]
+    for first, second in itertools.product(kinds, repeat=2):
         items: list[Item] = [first(old), second(new)]
         assert gathered(items) == [items[:1], items[1:]]
 

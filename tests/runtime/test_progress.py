@@ -198,11 +198,10 @@ def test_nothing_is_written_once_the_lease_is_gone(rig: Rig, written: list[list[
 
     @rig.task("t")
     async def reports(ctx: AsyncContext) -> None:
-        ctx._core.recorder.progress(NewProgress(ctx.lease, '"before"'))
+        await ctx.progress("before")
         started.set()
         await asyncio.to_thread(taken.wait, 20)
-        # Below the context, which would refuse it: the store is what decides.
-        ctx._core.recorder.progress(NewProgress(ctx.lease, '"after"'))
+        await ctx.progress("after")  # nobody has told the worker yet: the store is what decides
         refused.set()
 
     run_id = rig.enqueue("t")

@@ -1,27 +1,45 @@
 """What tests of programs and of lanes are built from.
 
-Nothing is imported before it is asked for: `LaneSuite` needs pytest, other parts do not.
+Nothing is imported before it is asked for: `LaneSuite` needs pytest, and a kit needs the database.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workhorse.testing.lane_suite import LaneSuite
+    from workhorse.store.clock import ManualClock as ManualClock
+    from workhorse.testing.captured import SentWakeup as SentWakeup
+    from workhorse.testing.crashes import Crash as Crash
+    from workhorse.testing.crashes import CrashMissedError as CrashMissedError
+    from workhorse.testing.kit import Kit as Kit
+    from workhorse.testing.kit import NotAtRestError as NotAtRestError
+    from workhorse.testing.lane_suite import LaneSuite as LaneSuite
 
-__all__ = ["LaneSuite"]
+_HOMES = {
+    "Crash": "workhorse.testing.crashes",
+    "CrashMissedError": "workhorse.testing.crashes",
+    "Kit": "workhorse.testing.kit",
+    "LaneSuite": "workhorse.testing.lane_suite",
+    "ManualClock": "workhorse.store.clock",
+    "NotAtRestError": "workhorse.testing.kit",
+    "SentWakeup": "workhorse.testing.captured",
+}
+
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LaneSuite":
-        if "workhorse.testing.lane_suite" not in sys.modules:
-            import pytest
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "LaneSuite" and home not in sys.modules:
+        import pytest
 
-            # Asserts explain themselves only where pytest knows of the module before its import.
-            pytest.register_assert_rewrite("workhorse.testing.lane_suite")
-        from workhorse.testing.lane_suite import LaneSuite
-
-        return LaneSuite
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # Asserts explain themselves only where pytest knows of the module before its import.
+        pytest.register_assert_rewrite(home)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

@@ -62,6 +62,10 @@ coverage: setup ## run the tests and show the lines and branches they leave out
 bench: setup ## measure throughput and latency; writes benchmarks/results/latest.json
 	@exec $(python) -m benchmarks $(ARGS)
 
+.PHONY: bench-timers
+bench-timers: setup ## measure how late sleeping runs go on; takes two minutes
+	@exec $(python) -m benchmarks.timers $(ARGS)
+
 .PHONY: lock
 lock: ## write requirements/dev.txt anew; needs uv (ARGS=--upgrade takes newer versions)
 	@sh tools/lock.sh $(ARGS)

@@ -67,6 +67,8 @@ def _round(postgresql: Callable[[], str], sqlite: Callable[[], str]) -> dict[str
         "enqueue_single_per_s": workloads.enqueue_single(postgresql()),
         "enqueue_bulk_per_s": workloads.enqueue_bulk(postgresql()),
         "drain_noop_async_per_s": drained.per_s,
+        "flows3_per_s": workloads.flows3(postgresql()),
+        "sqlite_flows3_per_s": workloads.flows3(sqlite()),
         "sqlite_drain_noop_per_s": workloads.drain_noop_async(sqlite()).per_s,
         "latency_idle_p50_ms": workloads.percentile(latencies, 0.5),
         "latency_idle_p99_ms": workloads.percentile(latencies, 0.99),

@@ -15,12 +15,14 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from workhorse.app import Workhorse
+from workhorse.handlers.context import AsyncContext
 
 CONCURRENCY = 200
 DRAINED = 10_000
 BULK = 1_000
 SINGLES = 300
 PINGS = 200
+FLOWS = 3_000
 
 
 def _app(url: str, lane: str) -> Workhorse:
@@ -84,6 +86,28 @@ def drain_noop_async(url: str) -> Drained:
         return Drained(
             DRAINED / seconds, counted["statements"] / DRAINED, counted["commits"] / DRAINED
         )
+
+
+def flows3(url: str) -> float:
+    """One worker process drains 3,000 runs of three checkpoints each; runs a second.
+
+    Each checkpoint is committed before the next begins; many runs share a commit.
+    """
+    with _app(url, "polling") as app:
+
+        @app.task("flow", queue="bench")
+        async def flow(ctx: AsyncContext, number: int) -> int:
+            charged = await ctx.checkpoint("charge", lambda: number)
+            shipped = await ctx.checkpoint("ship", lambda: charged + 1)
+            return await ctx.checkpoint("mail", lambda: shipped + 1)
+
+        app.enqueue_many([flow.prepare(number) for number in range(FLOWS)])
+        started = time.perf_counter()
+        executed = app.worker().drain()
+        seconds = time.perf_counter() - started
+        if executed != FLOWS:
+            raise RuntimeError(f"{executed} flows were drained, not {FLOWS}")
+        return FLOWS / seconds
 
 
 def latency_idle(url: str) -> list[float]:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from workhorse.client.checks import check_said, new_request_id
+from workhorse.client.checks import check_page, check_said, new_request_id
 from workhorse.client.doctor import Doctor, Finding
+from workhorse.client.inspecting import InspectionCalls
+from workhorse.client.many import ManyCalls, check_boundaries
 from workhorse.client.publishing import Publisher
 from workhorse.client.results import Run, RunCalls
 from workhorse.domain.hints import Hint
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from workhorse.handlers.tasks import Task
 
 PAGE: Final = 1_000
-LARGEST_LIST: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Rehinted:
     not_sent: int
 
 
-class Admin:
+class Admin(InspectionCalls, ManyCalls):
     """Operators' calls; each act is audited with who (`by`) and why. Safe in threads.
 
     Args:
@@ -91,14 +92,12 @@ class Admin:
             ConfigurationError: The state is none, or the limit is out of range.
             InvalidNameError: A name or id is not of the allowed form.
         """
-        if type(limit) is not int or not 1 <= limit <= LARGEST_LIST:
-            raise ConfigurationError(f"limit is {limit!r}; it must be 1 to {LARGEST_LIST:,}")
         return self._store().read(
             viewing.list_runs,
             state=None if state is None else _state(state),
             task=None if task is None else check_task(task),
             queue=None if queue is None else check_queue(queue),
-            limit=limit,
+            limit=check_page(limit),
             before=None if before is None else parse_run_id(before),
         )
 
@@ -123,12 +122,25 @@ class Admin:
         return self._calls.cancel(parse_run_id(run_id), by=by, why=why)
 
     def rerun(
-        self, run_id: str, *, by: str, why: str = "", request_id: str | None = None
+        self,
+        run_id: str,
+        boundaries: str = operating.ALL,
+        *,
+        by: str,
+        why: str = "",
+        request_id: str | None = None,
     ) -> Run[Any]:
         """Start a finished run again, as a new run linked to it: same payload, fresh budget.
 
+        Stages whose boundaries it takes over are not done again, and what settled their waits
+        stands: a time-out, or a child that failed, too. With all of them, signals that no wait had
+        asked for come along. A child that had not ended is started anew, and a token that was not
+        settled linked anew.
+
         Args:
             run_id: The finished run.
+            boundaries: `all`, `none`, or a boundary's name: that one and all that the run came to
+                before.
             by: Who asks.
             why: For the audit.
             request_id: A name for this request, up to 200 characters: the same one starts one run,
@@ -137,6 +149,7 @@ class Admin:
         Raises:
             RunNotFoundError: No such run.
             RunNotFinishedError: It has not ended yet.
+            BoundaryNotFoundError: It has no boundary of that name; the message lists what it has.
         """
         check_said("by", by, least=1)
         check_said("why", why)
@@ -148,6 +161,7 @@ class Admin:
             why=why,
             request_id=new_request_id() if request_id is None else check_request(request_id),
             reach=reach,
+            boundaries=check_boundaries(boundaries),
         )
         if done.created:
             self._publisher.publish([Hint(done.run_id, done.queue)])

@@ -7,8 +7,9 @@ import uuid
 from datetime import timedelta
 from typing import Final
 
-from workhorse.errors import InvalidInstantError, InvalidNameError
+from workhorse.errors import ConfigurationError, InvalidInstantError, InvalidNameError
 
+LARGEST_PAGE: Final = 1_000
 _MAX_SAID: Final = 1000
 
 
@@ -42,6 +43,13 @@ def check_said(what: str, text: object, *, least: int = 0) -> str:
     if not all(char.isprintable() or char in "\n\t" for char in text):
         raise InvalidNameError(f"{what} holds a character that cannot be printed")
     return text
+
+
+def check_page(limit: object) -> int:
+    """Return how many entries a page may have: 1 to 1,000."""
+    if type(limit) is int and 1 <= limit <= LARGEST_PAGE:
+        return limit
+    raise ConfigurationError(f"limit is {ascii(limit)[:80]}; it must be 1 to {LARGEST_PAGE:,}")
 
 
 def new_request_id() -> str:

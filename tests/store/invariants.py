@@ -58,7 +58,52 @@ _NONE_OF = {
            and (fence < 1 or token is null or result is null or started_at is null)""",
     "an end that was cancelled without anybody who asked": """
         select o.id from {s}outcomes o where o.state = 'cancelled'
-           and not exists (select 1 from {s}audit a where a.act = 'cancel' and a.subject = {id})""",
+           and not exists (select 1 from {s}audit a where a.act = 'cancel' and a.subject = {id})
+           and not exists (select 1 from {s}runs r where r.id = o.id
+                            and (r.parent_id is not null or r.on_failure = 'cancel'))""",
+    "a boundary without its run": """
+        select b.run_id, b.name from {s}boundaries b
+         where not exists (select 1 from {s}runs r where r.id = b.run_id)""",
+    "a delivery without its run": """
+        select d.run_id, d.name from {s}deliveries d
+         where not exists (select 1 from {s}runs r where r.id = d.run_id)""",
+    "progress without its run": """
+        select p.run_id from {s}progress p
+         where not exists (select 1 from {s}runs r where r.id = p.run_id)""",
+    "a child whose parent is not there": """
+        select n.id from {s}runs n where n.parent_id is not null
+           and not exists (select 1 from {s}runs r where r.id = n.parent_id)""",
+    "a delivery that its run has not counted": """
+        select d.run_id, d.name from {s}deliveries d join {s}live l on l.id = d.run_id
+         where d.inbox > l.inbox""",
+    "a link to a run that is not there": """
+        select k.source, k.run_id from {s}links k
+         where not exists (select 1 from {s}runs r where r.id = k.run_id)""",
+    "a run whose links differ from what it counts, or that runs before those it comes after": """
+        select l.id from {s}live l
+         where l.blockers <> (select count(*) from {s}links k
+                               where k.run_id = l.id and k.kind = 'after')
+            or l.blockers > 0 and l.state <> 'waiting'""",
+    "a run that frees another by its end, which nobody will note": """
+        select k.source, k.run_id from {s}links k join {s}live l on cast(l.id as text) = k.source
+         where k.armed and not l.watched""",
+    "a link from what has come to its end, of which there is no note": """
+        select k.source, k.run_id from {s}links k
+         where k.armed and not exists (select 1 from {s}freed f where f.source = k.source)
+           and (exists (select 1 from {s}outcomes o where cast(o.id as text) = k.source)
+             or exists (select 1 from {s}tokens t where t.ref = k.source and t.state <> 'open'))""",
+    "a note of an end that has not come": """
+        select f.source from {s}freed f
+         where f.source not like 'cancel:%'
+           and not exists (select 1 from {s}outcomes o where cast(o.id as text) = f.source)
+           and not exists (select 1 from {s}tokens t
+                            where t.ref = f.source and t.state <> 'open')""",
+    "a token's delivery that says something else than its token": """
+        select d.run_id, d.name from {s}deliveries d
+          join {s}boundaries b on b.run_id = d.run_id and b.name = d.name and b.kind = 'token'
+          join {s}tokens t on b.detail = '"' || t.ref || '"'
+         where d.kind = 'token' and d.state in ('value', 'timed_out')
+           and (t.state <> d.state or coalesce(t.value, '') <> coalesce(d.value, ''))""",
     "a run whose view differs from its rows": """
         select r.id from {s}runs r where 1 <> (select count(*) from {s}run_view v
          where v.id = r.id and v.state is not null and v.attempt >= 1 and v.fence >= 0)""",

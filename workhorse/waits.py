@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, Unpack
 
 from workhorse.domain.boundaries import BoundaryKind
 from workhorse.domain.missing import MISSING
@@ -25,8 +25,15 @@ P = TypeVar("P")
 _NO_PAYLOAD: Final[Any] = MISSING
 
 
+class WaitFor:
+    """Something to wait for; made by the functions of this module."""
+
+    __slots__ = ()
+    kind: ClassVar[BoundaryKind]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalWait:
+class SignalWait(WaitFor):
     """A value that `app.send_signal` brings; see `signal`."""
 
     kind: ClassVar = BoundaryKind.SIGNAL
@@ -35,7 +42,7 @@ class SignalWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HumanWait:
+class HumanWait(WaitFor):
     """An operator's decision; see `human`."""
 
     kind: ClassVar = BoundaryKind.HUMAN
@@ -45,7 +52,7 @@ class HumanWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimerWait:
+class TimerWait(WaitFor):
     """A time from now; see `timer`."""
 
     kind: ClassVar = BoundaryKind.TIMER
@@ -53,7 +60,7 @@ class TimerWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UntilWait:
+class UntilWait(WaitFor):
     """An instant; see `until`."""
 
     kind: ClassVar = BoundaryKind.TIMER
@@ -61,7 +68,7 @@ class UntilWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenWait:
+class TokenWait(WaitFor):
     """What completes a wait token; see `token`."""
 
     kind: ClassVar = BoundaryKind.TOKEN
@@ -70,7 +77,7 @@ class TokenWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildWait:
+class ChildWait(WaitFor):
     """The end of a run that is started; see `child`."""
 
     kind: ClassVar = BoundaryKind.CHILD
@@ -78,9 +85,6 @@ class ChildWait:
     payload: object = field(default=_NO_PAYLOAD, repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
     on_parent_end: str = "cancel"
-
-
-WaitFor: TypeAlias = SignalWait | HumanWait | TimerWait | UntilWait | TokenWait | ChildWait
 
 
 class First(NamedTuple):

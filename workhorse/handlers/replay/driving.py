@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Awaitable
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 from workhorse.errors import ConfigurationError
@@ -57,9 +58,10 @@ def check_plain(what: str, operation: object) -> None:
     function = operation
     while isinstance(function, functools.partial):
         function = function.func
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object whose call is a coroutine
-    ):
+    is_async = inspect.iscoroutinefunction(function)
+    if not is_async and type(function) is not FunctionType:
+        is_async = inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    if is_async:
         raise ConfigurationError(
             f"{what}: {_named(function)} is a coroutine function, and nobody would await it here; "
             "pass a plain function. It was not called"

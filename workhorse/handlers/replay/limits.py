@@ -57,7 +57,8 @@ class Limits:
     ) -> None:
         """Count a new boundary, or refuse it."""
         self.check_room(new.name)
-        self._check_bytes(new.name, new.size_bytes)
+        size = new.size_bytes
+        self._check_bytes(new.name, size)
         if new.kind in WAITS and (new.kind, new.name) not in deliveries and not _is_passed(new):
             if self._open is None:
                 self._open = sum(
@@ -71,7 +72,7 @@ class Limits:
                 )
             self._open += 1
         self._count += 1
-        self._bytes += new.size_bytes
+        self._bytes += size
 
     def take_bytes(self, name: str, size: int) -> None:
         """Count bytes, or refuse them where the run has no room.

@@ -120,10 +120,9 @@ class Replay:
             LeaseLostError: The lease is gone.
         """
         self.check_lease()
-        if self._recorder is None:
-            raise self._nobody_writes()
+        writer = self._writer
         text = encode(f"{self.owner}: progress", value, cap=MAX_DELIVERY_BYTES)
-        self._recorder.progress(NewProgress(self.lease, text))
+        writer.progress(NewProgress(self.lease, text))
 
     # -- reaching --------------------------------------------------------------------------------
 
@@ -173,6 +172,9 @@ class Replay:
                 joined = flight.joined
             yield joined
 
+    def meet(self, name: str, wait: object) -> None:
+        """Be told what is waited for, before it is looked up; who checks changed code listens."""
+
     def check_kind(self, stored: BoundaryKind, asked: BoundaryKind, name: str) -> None:
         """Refuse a name that belongs to a boundary of another kind."""
         if stored is asked:
@@ -217,10 +219,9 @@ class Replay:
         )
 
     @property
-    def recorder(self) -> Recorder:
-        """Who writes; asked for after `may_start`."""
-        self._check_open()
-        assert self._recorder is not None  # noqa: S101 - _check_open has seen it
+    def _writer(self) -> Recorder:
+        if self._recorder is None:
+            raise self._nobody_writes()
         return self._recorder
 
     # -- writing ---------------------------------------------------------------------------------
@@ -237,7 +238,16 @@ class Replay:
     def _number(self, new: NewBoundary) -> NewBoundary:
         self.limits.take(new, self.boundaries, self.deliveries)
         self._seq += 1
-        return replace(new, seq=self._seq)
+        return NewBoundary(  # a quarter of what dataclasses.replace takes
+            name=new.name,
+            kind=new.kind,
+            seq=self._seq,
+            value=new.value,
+            fingerprint=new.fingerprint,
+            detail=new.detail,
+            delay_ms=new.delay_ms,
+            wake_at=new.wake_at,
+        )
 
     def take_bytes(self, name: str, size: int) -> None:
         """Count the bytes of a value that was not known when its boundary was counted.
@@ -249,14 +259,17 @@ class Replay:
             self.limits.take_bytes(name, size)
 
     def launch(self, flight: Flight, record: Record) -> Pending[RecordAnswer]:
-        """Have a boundary written; its flight ends when the answer comes, whoever waits for it."""
-        return self._follow(flight, record.boundary, self.recorder.record(record))
+        """Have a boundary written; its flight ends when the answer comes, whoever waits for it.
+
+        What an operation has returned is written also when the activation is told to stop by now.
+        """
+        return self._follow(flight, record.boundary, self._writer.record(record))
 
     def launch_transaction(
         self, flight: Flight, record: Record, operation: Callable[[Connection], str]
     ) -> Pending[RecordAnswer]:
         """As `launch`, with the writes of an operation, which returns the boundary's value."""
-        return self._follow(flight, record.boundary, self.recorder.transact(record, operation))
+        return self._follow(flight, record.boundary, self._writer.transact(record, operation))
 
     def _follow(
         self, flight: Flight, new: NewBoundary, written: Pending[RecordAnswer]
@@ -338,7 +351,7 @@ class Replay:
                     wait = replace(wait, new=self._number(wait.new))
                 self._waits[wait.name] = wait
         if first:
-            self.recorder.suspending()
+            self._writer.suspending()
         raise self._suspended()
 
     def _suspended(self) -> Suspended:
@@ -364,9 +377,7 @@ class Replay:
         return "null" if text is None else text
 
     def _read(self, name: str, kind: BoundaryKind | None) -> Steps[str]:
-        if self._recorder is None:
-            raise self._nobody_writes()
-        text = yield self._recorder.read(ReadValue(self.lease.run_id, name, kind))
+        text = yield self._writer.read(ReadValue(self.lease.run_id, name, kind))
         if text is None:
             raise LeaseLostError(f"{self.owner}: the value of '{name}' is no longer in the store")
         return str(text)

@@ -77,6 +77,7 @@ def wait(replay: Replay, name: str, spec: WaitFor) -> Steps[Any]:
 
 def reach(replay: Replay, name: str, spec: WaitFor) -> Steps[Reached]:
     """Come to a wait: start what it starts, store what is to be stored now, see what settled it."""
+    replay.meet(name, spec)
     match spec:
         case SignalWait() | HumanWait():
             what = f"{replay.owner}: timeout of {spec.kind.value} '{name}'"
@@ -92,7 +93,7 @@ def reach(replay: Replay, name: str, spec: WaitFor) -> Steps[Reached]:
         case ChildWait():
             return (yield from reach_child(replay, name, spec))
         case _:
-            assert_never(spec)
+            raise AssertionError(f"a wait of an unknown type: {type(spec).__name__}")
 
 
 def value_of(replay: Replay, spec: WaitFor, settled: Delivered | Boundary) -> Steps[Any]:

@@ -178,8 +178,45 @@ class ChildFailedError(WorkhorseError):
         return rebuild, self.args
 
 
+class ReplayDivergenceError(WorkhorseError, AssertionError):
+    """A handler no longer takes the way that a stored run has gone.
+
+    `boundary` is where; `expected` and `came` say what stood and what was found; `place` is
+    `file:line` of the call, None where there was none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        boundary: str | None = None,
+        expected: str = "",
+        came: str = "",
+        place: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.boundary = boundary
+        self.expected = expected
+        self.came = came
+        self.place = place
+
+    def __reduce__(self) -> tuple[partial[ReplayDivergenceError], tuple[object, ...]]:
+        rebuild = partial(
+            type(self),
+            boundary=self.boundary,
+            expected=self.expected,
+            came=self.came,
+            place=self.place,
+        )
+        return rebuild, self.args
+
+
 class TransactionMisuseError(WorkhorseError):
-    """An operation ended the transaction that it was handed; its checkpoint was not stored."""
+    """An operation ended or broke the transaction that it was handed; no checkpoint was stored."""
+
+
+class TransactionTimeoutError(WorkhorseError, TimeoutError):
+    """An operation kept SQLite's write lock for too long; all of it was rolled back."""
 
 
 class SchemaMismatchError(WorkhorseError):

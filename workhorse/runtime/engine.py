@@ -2,7 +2,8 @@
 
 It knows nothing of queues and lanes, so that a worker, `process_run` and whoever brings runs from
 elsewhere share it. Threads: the writer, the publisher, the heartbeat, the monitor, the event loop
-(once an async handler comes) and one for each plain handler that is running.
+(once an async handler comes), one for each plain handler that is running, and up to five for
+`ctx.transaction`.
 
 Source: docs/design.md, section 6.
 """
@@ -37,6 +38,7 @@ from workhorse.runtime.publisher import Publisher
 from workhorse.runtime.recorder import Recorders
 from workhorse.runtime.reporting import Reports
 from workhorse.runtime.threads import Threads
+from workhorse.runtime.transactions import CONNECTIONS, Transactions
 from workhorse.runtime.writer import Writer
 from workhorse.telemetry import Counters, get_logger
 
@@ -92,7 +94,13 @@ class Engine:
             calls, reach=reach, settled=self._settled, published=self.publisher.put,
             post=self.loop.post, pace=pace,
         )  # fmt: skip
-        self._recorders = Recorders(self._writer.ask, pace=pace, after_record=options.after_record)
+        self._transactions = Transactions(
+            calls.store.sibling(connections=CONNECTIONS, bounded=False), lease_ms=options.lease_ms
+        )
+        self._recorders = Recorders(
+            self._writer.ask, pace=pace, after_record=options.after_record,
+            transactions=self._transactions,
+        )  # fmt: skip
         self._recorders.events = self
         self._endings = Endings(
             self.holdings, uproot=self.loop.uproot, concluded=self._conclude,
@@ -153,6 +161,7 @@ class Engine:
         self.publisher.close()
         self._heartbeat.close()
         self._monitor.close()
+        self._transactions.close()
         self._threads.close()
         done = self.loop.close(max(0.5, min(2.0, _left(deadline)))) and done
         for loop in self._loops:

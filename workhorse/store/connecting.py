@@ -85,14 +85,18 @@ def parse_url(url: str) -> Target:
     )
 
 
-def open_engine(target: Target, *, connections: int, pooler: bool) -> Engine:
-    """Return an engine with at most `connections` connections; none is made yet."""
+def open_engine(target: Target, *, connections: int, pooler: bool, bounded: bool = True) -> Engine:
+    """Return an engine with at most `connections` connections; none is made yet.
+
+    Args:
+        bounded: PostgreSQL: whether sessions bound how long a lock is waited for, and held idle.
+    """
     if target.kind == "sqlite":
         return _open_sqlite(target.url, connections)
-    return _open_postgres(target.url, connections, pooler=pooler)
+    return _open_postgres(target.url, connections, pooler=pooler, bounded=bounded)
 
 
-def _open_postgres(url: URL, connections: int, *, pooler: bool) -> Engine:
+def _open_postgres(url: URL, connections: int, *, pooler: bool, bounded: bool) -> Engine:
     arguments: dict[str, Any] = {
         "connect_timeout": 5,
         # A half-open connection is noticed within half a minute instead of hours.
@@ -104,7 +108,7 @@ def _open_postgres(url: URL, connections: int, *, pooler: bool) -> Engine:
     }
     if pooler:
         arguments["prepare_threshold"] = None
-    else:
+    elif bounded:
         # The URL's own come last, and stand.
         given = url.query.get("options", ())
         arguments["options"] = " ".join([_SESSION, *([given] if isinstance(given, str) else given)])

@@ -89,6 +89,7 @@ class Store:
         clock: ManualClock | None,
         connections: int,
         pooler: bool,
+        bounded: bool = True,
     ) -> None:
         self.target = target
         self.schema = schema
@@ -100,7 +101,7 @@ class Store:
             else SqliteDialect()
         )
         self._statements = Statements(self.dialect, schema if target.kind == "postgresql" else None)
-        self._options = {"connections": connections, "pooler": pooler}
+        self._options = {"connections": connections, "pooler": pooler, "bounded": bounded}
         self._draw = random.Random()  # noqa: S311 - jitter, not a secret
         self._begin_without_connections()
         _stores.add(self)
@@ -155,15 +156,21 @@ class Store:
         """Type and place, without credentials."""
         return self.target.description
 
-    def sibling(self, *, connections: int) -> Store:
-        """Return another store on the same database, with connections of its own."""
+    def sibling(self, *, connections: int, bounded: bool = True) -> Store:
+        """Return another store on the same database, with connections of its own.
+
+        Args:
+            bounded: Whether its sessions bound how long they wait for locks and hold them idle;
+                not where statements are somebody else's.
+        """
         return Store(
             self.target,
             schema=self.schema,
             environment=self.environment,
             clock=self.manual_clock,
             connections=connections,
-            pooler=bool(self._options["pooler"]),
+            pooler=self._options["pooler"] is True,
+            bounded=bounded,
         )
 
     # -- transactions ----------------------------------------------------------------------------

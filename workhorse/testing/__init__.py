@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from workhorse.client.replay_check import ReplayCheck as ReplayCheck
+    from workhorse.client.replay_check import check_replay as check_replay
+    from workhorse.errors import ReplayDivergenceError as ReplayDivergenceError
     from workhorse.store.clock import ManualClock as ManualClock
     from workhorse.testing.captured import SentWakeup as SentWakeup
     from workhorse.testing.crashes import Crash as Crash
@@ -25,7 +28,10 @@ _HOMES = {
     "LaneSuite": "workhorse.testing.lane_suite",
     "ManualClock": "workhorse.store.clock",
     "NotAtRestError": "workhorse.testing.kit",
+    "ReplayCheck": "workhorse.client.replay_check",
+    "ReplayDivergenceError": "workhorse.errors",
     "SentWakeup": "workhorse.testing.captured",
+    "check_replay": "workhorse.client.replay_check",
 }
 
 __all__ = [*_HOMES]

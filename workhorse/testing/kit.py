@@ -229,7 +229,7 @@ class Kit:
                 raise NotAtRestError(
                     f"run {view.id} of task '{view.task}' does not end: it is {view.state}, and "
                     + ("no time is set" if then is None else "the next time that is set is too far")
-                    + "; send, complete or resume what it waits for"
+                    + f"; {self._waits_of(view)}"
                 )
             self.advance_to_next()
 
@@ -340,6 +340,13 @@ class Kit:
 
     def _note_claimed(self, runs: Sequence[ClaimedRun]) -> None:
         self._started.update(run.task for run in runs)
+
+    def _waits_of(self, view: RunView) -> str:
+        waits = self.app.admin.list_waits(view.id, limit=5)
+        if not waits:
+            return "its queue may be paused, or its session another's turn"
+        named = ", ".join(f"{wait.kind} '{wait.name}'" for wait in waits)
+        return f"it waits for {named}"
 
     def _next_time(self) -> datetime | None:
         return min((when for view in self._unfinished() for when in _times(view)), default=None)

@@ -12,11 +12,26 @@ from tests.store.acting import (
     LEASE_MS,
     a_claimed,
     a_run,
+    an_entry,
+    do,
+    end,
     put,
     put_many,
     reach,
     state_of,
     take,
+    take_one,
+)
+from tests.store.waiting import (
+    CHILD,
+    a_child,
+    a_ref,
+    complete,
+    delivered,
+    notes,
+    put_after,
+    wait_again,
+    waiting_for,
 )
 from workhorse.domain.hints import Hint, no_reach
 from workhorse.domain.retry import RetryPolicy
@@ -25,6 +40,7 @@ from workhorse.maintenance.steps import MOST_TOP_UPS, STEPS
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.enqueueing import enqueue
 from workhorse.store.operating import cancel, pause_queue
+from workhorse.store.settling import settle
 from workhorse.telemetry import Counters, Metric
 
 _AT_ONCE = RetryPolicy(first=timedelta(0))
@@ -212,3 +228,78 @@ def test_a_top_up_writes_nothing_and_may_be_repeated(
     assert outbox.hints == [Hint(run_id, "default")] * 2
     assert counters.get(Metric.TOP_UPS) == 2
     assert store.run(enqueue, [], reach=reach) == []
+
+
+# -- who was freed -------------------------------------------------------------------------------
+
+
+def test_a_token_that_times_out_is_handed_on_in_the_same_pass(
+    maintenance: Maintenance, store: Store, clock: ManualClock, outbox: Outbox
+) -> None:
+    ref = a_ref(store, 1_000)
+    claimed = [a_claimed(store) for _ in range(3)]
+    for each in claimed:
+        end(store, each, waiting_for(ref))
+    # They came to it without a time of their own, so nothing but the token makes them due.
+    do(store, "update {s}live set due_at = null, wake_sent = :no", no=False)
+    clock.advance(1_000)
+
+    done = maintenance.run_once()
+
+    assert (done.counts["promote"], done.counts["tokens"], done.counts["free"]) == (0, 1, 3)
+    assert sorted(hint.run_id for hint in outbox.hints[:3]) == sorted(each.id for each in claimed)
+    assert delivered(store, claimed[0].id) == [(f"t {ref}", "timed_out", None)]
+    assert notes(store) == []
+
+
+def test_what_whoever_completed_a_token_left_is_done(
+    maintenance: Maintenance, store: Store, outbox: Outbox
+) -> None:
+    """He died behind the commit of the fact; page after page, each run goes on once."""
+    ref = a_ref(store)
+    ids = put_many(store, 230)
+    for start in range(0, 230, 100):
+        batch = take(store, *ids[start : start + 100]).runs
+        store.run(settle, [an_entry(each, waiting_for(ref)) for each in batch], reach=reach)
+    complete(store, ref)
+
+    done = maintenance.run_once()
+
+    assert done.counts["free"] == 230
+    assert [len(page) for page in outbox.pages if page][:3] == [100, 100, 30]
+    assert sorted(hint.run_id for page in outbox.pages[:10] for hint in page)[:230] == sorted(ids)
+    assert notes(store) == []
+    assert maintenance.run_once().counts["free"] == 0
+
+
+def test_runs_that_come_after_others_go_on_though_nobody_armed_them(
+    maintenance: Maintenance, store: Store, outbox: Outbox
+) -> None:
+    """Whoever enqueued them died behind the commit."""
+    ended, unfinished = a_claimed(store), put(store)
+    end(store, ended)
+    free, bound = put_after(store, ended.id, armed=False), put_after(store, unfinished, armed=False)
+
+    done = maintenance.run_once()
+
+    assert done.counts["arm"] == 2
+    assert (state_of(store, free), state_of(store, bound)) == ("ready", "waiting")
+    assert Hint(free, "default") in outbox.hints
+    end(store, take_one(store, unfinished))
+    assert maintenance.run_once().counts["free"] == 1
+    assert state_of(store, bound) == "ready"
+
+
+def test_a_tree_is_cancelled_from_the_top_in_one_pass(
+    maintenance: Maintenance, store: Store
+) -> None:
+    parent = a_claimed(store)
+    child = take_one(store, a_child(store, parent))
+    grandchildren = [a_child(store, child, f"g{n}") for n in range(3)]
+    wait_again(store, child, "g0", kind=CHILD, new=False)
+    end(store, parent)
+
+    maintenance.run_once()
+
+    assert {state_of(store, each) for each in (child.id, *grandchildren)} == {"cancelled"}
+    assert (state_of(store, parent.id), notes(store)) == ("succeeded", [])

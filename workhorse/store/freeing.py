@@ -74,7 +74,7 @@ def free_all(tx: Tx, sources: Sequence[str], *, limit: int = PAGE) -> Swept:
     forgotten = _forget(tx, noted, runs)
     # A page that got nowhere, since others hold its rows, is not followed by another at once.
     full = len(noted) >= PAGE or len(page) >= limit or len(children) >= limit
-    done.full = full and (done.count > 0 or forgotten > 0)
+    done.full = done.full or (full and (done.count > 0 or forgotten > 0))
     return done
 
 
@@ -256,7 +256,9 @@ def _dependent_end(source: str, end: Any, on_failure: str | None) -> Finish:
 def _end(tx: Tx, finishes: dict[str, Finish], done: Swept) -> None:
     endings = [Ending(RunId(run_id), None, finish) for run_id, finish in finishes.items()]
     if endings:
-        done.hints += end_runs(tx, endings, under_lease=False).hints
+        ended = end_runs(tx, endings, under_lease=False)
+        done.hints += ended.hints
+        done.full = done.full or bool(ended.freed)  # their own children, and who comes after them
 
 
 def _cancel(tx: Tx, found: Sequence[Any], done: Swept) -> None:

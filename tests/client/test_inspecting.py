@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.client.ends import lease_run
+from tests.client.ends import lease_run, pass_boundaries
 from workhorse.app import Workhorse
 from workhorse.domain.boundaries import BoundaryKind, NewBoundary
 from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish
-from workhorse.domain.recording import NewProgress, Record
+from workhorse.domain.recording import NewProgress
 from workhorse.domain.runs import Lease, RunState
 from workhorse.errors import (
     BoundaryNotFoundError,
@@ -24,7 +24,7 @@ from workhorse.errors import (
     RunNotFoundError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store.boundaries import record, write_progress
+from workhorse.store.boundaries import write_progress
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.settling import Entry, settle
 
@@ -35,7 +35,9 @@ def durable(store: Store, task: Task[Any, Any], payload: Any = 1) -> tuple[RunId
     """A run under a lease with two checkpoints, a timer and a human wait."""
     run_id = task.enqueue(payload).id
     lease = lease_run(store, run_id)
-    boundaries = [
+    pass_boundaries(
+        store,
+        lease,
         NewBoundary(
             name="charge",
             kind=BoundaryKind.CHECKPOINT,
@@ -46,9 +48,7 @@ def durable(store: Store, task: Task[Any, Any], payload: Any = 1) -> tuple[RunId
         NewBoundary(name="nap", kind=BoundaryKind.TIMER, seq=2, delay_ms=1_500),
         NewBoundary(name="none", kind=BoundaryKind.CHECKPOINT, seq=3, value="null"),
         NewBoundary(name="approve", kind=BoundaryKind.HUMAN, seq=4, detail='{"sum":7}'),
-    ]
-    for boundary in boundaries:
-        store.run(record, [Record(lease=lease, boundary=boundary)], reach=no_reach)
+    )
     return run_id, lease
 
 
@@ -120,6 +120,7 @@ def test_a_run_is_exported_whole_and_as_json_can_carry_it(
         "state": "running",
         "attempt": 1,
         "created_at": made,
+        "started_at": made,
     }
     assert document["boundaries"] == [
         {

@@ -16,6 +16,20 @@ PRINTED = {
         "order 1 confirmed at attempt 2",
         "refused: failed, not_retryable",
     ],
+    "order.py": [
+        "card: 1200 euros, key order-1",
+        """waiting: human 'review', {"order":1,"euros":1200}""",
+        "ada: delivered",
+        "carrier's event: kept",
+        "carrier's event: duplicate",
+        "carrier: a saddle, key order-1",
+        "mail: parcel of order-1 is on its way",
+        "mail: day 1: all well?",
+        "mail: day 7: all well?",
+        "mail: day 30: all well?",
+        "delivered to a neighbour",
+        "6 activations, attempt 2",
+    ],
 }
 
 

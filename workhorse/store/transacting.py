@@ -27,7 +27,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.recording import Record, RecordAnswer, Recorded
-from workhorse.errors import StoreUnavailableError
+from workhorse.errors import (
+    StoreUnavailableError,
+    TransactionMisuseError,
+    TransactionTimeoutError,
+)
 from workhorse.store.boundaries import record as write_boundary
 from workhorse.store.database import TRIES, Store, Tx
 from workhorse.store.dialect import Dialect
@@ -57,6 +61,7 @@ class _Step(Enum):
     BEGIN = auto()
     OPERATION = auto()
     END = auto()
+    COMMIT = auto()
 
 
 @dataclass(slots=True)
@@ -119,7 +124,7 @@ def transact(
             cause = _passing(store.dialect, error, current.step)
             if cause is None:
                 raise
-            in_doubt = in_doubt or current.step is _Step.END
+            in_doubt = in_doubt or current.step is _Step.COMMIT
             if calls >= TRIES:
                 raise StoreUnavailableError(
                     f"{what} did not pass in {calls} tries ({type(cause).__name__}); it may have "
@@ -159,6 +164,7 @@ def _in_one(
         if answer is None or answer.result is not Recorded.STORED or operation is None:
             transaction.rollback()
         else:
+            current.step = _Step.COMMIT
             transaction.commit()
         intact = True
         return answer
@@ -269,6 +275,8 @@ def _passing(dialect: Dialect, error: BaseException, step: _Step) -> BaseExcepti
             return error
         cause = _cause_of(error)
         return cause if dialect.is_transient(cause) or dialect.is_lost(cause) else None
+    if isinstance(error, (TransactionMisuseError, TransactionTimeoutError)):
+        return None
     # A repository's error stands around the driver's; the whole transaction is dead all the same.
     for each in _chain(error):
         cause = _cause_of(each)

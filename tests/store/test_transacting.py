@@ -1,0 +1,909 @@
+"""User code and its checkpoint in one transaction: both or neither, under the lease, once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, event, text
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    InvalidRequestError,
+    OperationalError,
+    ResourceClosedError,
+    SQLAlchemyError,
+)
+from sqlalchemy.orm import Session
+
+from tests.store.acting import LEASE_MS, a_claimed, lease_of, recovered, rows, take_one
+from tests.store.rivals import Rival, blocked_sessions
+from tests.support.eventually import eventually
+from workhorse.domain.boundaries import BoundaryKind, NewBoundary
+from workhorse.domain.recording import Record, RecordAnswer, Recorded
+from workhorse.domain.runs import Lease
+from workhorse.errors import (
+    StoreUnavailableError,
+    TransactionMisuseError,
+    TransactionTimeoutError,
+)
+from workhorse.store import transacting
+from workhorse.store.boundaries import record as record_boundaries
+from workhorse.store.database import ManualClock, Store, Tx
+from workhorse.store.guarding import ending_in
+from workhorse.store.leasing import Renewal, renew
+from workhorse.store.transacting import transact
+
+Operation = Callable[[Connection], str]
+
+LOST = {"postgresql": psycopg.OperationalError, "sqlite": sqlite3.OperationalError}
+"""How a driver says that its connection is gone, or was never made."""
+
+
+@pytest.fixture
+def own(store: Store) -> Iterator[Store]:
+    """The operations' store, as a worker has it; the user's tables `accounts` and `pairs` exist."""
+    own = store.sibling(connections=5, bounded=False)
+    _make_tables(own)
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def postgresql_store(postgresql_url: str, clock: ManualClock) -> Iterator[Store]:
+    store = Store.open(postgresql_url, clock=clock)
+    _make_tables(store)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def sqlite_own(sqlite_url: str, clock: ManualClock) -> Iterator[Store]:
+    store = Store.open(sqlite_url, clock=clock)
+    _make_tables(store)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def postgresql_own(postgresql_store: Store) -> Iterator[Store]:
+    own = postgresql_store.sibling(connections=5, bounded=False)
+    yield own
+    own.close()
+
+
+def _make_tables(store: Store) -> None:
+    with store.engine.begin() as conn:
+        conn.execute(text("create table accounts (id integer primary key, amount integer)"))
+        conn.execute(text("create table pairs (id integer primary key, amount integer)"))
+
+
+def lease(store: Store) -> Lease:
+    return lease_of(a_claimed(store))
+
+
+def a_record(lease: Lease, name: str = "pay", seq: int = 1) -> Record:
+    return Record(
+        lease=lease, boundary=NewBoundary(name=name, kind=BoundaryKind.CHECKPOINT, seq=seq)
+    )
+
+
+def carry_out(own: Store, lease: Lease, operation: Operation, **how: Any) -> RecordAnswer:
+    return transact(own, a_record(lease), operation, **{"may_start": lambda: None, **how})
+
+
+def pay(conn: Connection) -> str:
+    conn.execute(text("insert into accounts values (1, 100)"))
+    return '{"paid":100}'
+
+
+def paid(store: Store) -> int:
+    return int(rows(store, "select count(*) from accounts")[0][0])
+
+
+def stored(store: Store, lease: Lease) -> list[str]:
+    found = rows(store, "select value from {s}boundaries where run_id = :id", id=lease.run_id)
+    return [row.value for row in found]
+
+
+def check_nothing(store: Store, lease: Lease) -> None:
+    assert (paid(store), stored(store, lease)) == (0, [])
+
+
+def check_both(store: Store, lease: Lease) -> None:
+    assert (paid(store), stored(store, lease)) == (1, ['{"paid":100}'])
+
+
+# -- both, or neither ----------------------------------------------------------------------------
+
+
+def test_the_writes_and_the_checkpoint_commit_together(store: Store, own: Store) -> None:
+    held = lease(store)
+
+    answer = carry_out(own, held, pay)
+
+    assert answer.result is Recorded.STORED
+    assert answer.boundary is not None
+    assert answer.boundary.value == '{"paid":100}'
+    check_both(store, held)
+
+
+def test_nothing_is_seen_before_the_commit(store: Store, own: Store) -> None:
+    held = lease(store)
+    seen: list[Any] = []
+
+    def look(conn: Connection) -> str:
+        value = pay(conn)
+        seen.append(store.read(lambda tx: tx.conn.execute(text("select 1 from accounts")).all()))
+        return value
+
+    carry_out(own, held, look)
+
+    assert seen == [[]]
+    check_both(store, held)
+
+
+def test_an_error_rolls_everything_back_and_comes_as_it_is(store: Store, own: Store) -> None:
+    held, error = lease(store), ValueError("no")
+
+    def fail(conn: Connection) -> str:
+        pay(conn)
+        raise error
+
+    with pytest.raises(ValueError, match="no") as caught:
+        carry_out(own, held, fail)
+
+    assert caught.value is error
+    check_nothing(store, held)
+    assert carry_out(own, held, pay).result is Recorded.STORED
+
+
+def test_an_error_of_the_database_is_the_operations_and_not_repeated(
+    store: Store, own: Store
+) -> None:
+    held, calls = lease(store), 0
+
+    def twice(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        pay(conn)
+        return pay(conn)
+
+    with pytest.raises(IntegrityError):
+        carry_out(own, held, twice)
+
+    assert calls == 1
+    check_nothing(store, held)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit])
+def test_what_is_no_exception_rolls_back_too(
+    store: Store, own: Store, error: type[BaseException]
+) -> None:
+    held = lease(store)
+
+    def leave(conn: Connection) -> str:
+        pay(conn)
+        raise error
+
+    with pytest.raises(error):
+        carry_out(own, held, leave)
+
+    check_nothing(store, held)
+
+
+def test_an_error_at_the_commit_is_the_operations(store: Store, own: Store) -> None:
+    """A deferred constraint is looked at by COMMIT itself."""
+    with own.engine.begin() as conn:
+        conn.execute(
+            text(
+                "create table owed (id integer primary key, of integer"
+                " references accounts (id) deferrable initially deferred)"
+            )
+        )
+    if own.kind == "sqlite":
+        event.listen(own.engine, "connect", lambda raw, _: raw.execute("pragma foreign_keys = on"))
+        own.engine.dispose()
+    held = lease(store)
+
+    def owe(conn: Connection) -> str:
+        conn.execute(text("insert into owed values (1, 7)"))
+        return pay(conn)
+
+    with pytest.raises(IntegrityError):
+        carry_out(own, held, owe)
+
+    check_nothing(store, held)
+
+
+# -- the lease -----------------------------------------------------------------------------------
+
+
+def test_a_taken_lease_stores_nothing(store: Store, own: Store, clock: ManualClock) -> None:
+    stale = a_claimed(store)
+    clock.advance(LEASE_MS + 1)
+    recovered(store)
+    clock.advance(3_600_000)
+    current = take_one(store, stale.id)
+
+    answer = carry_out(own, lease_of(stale), pay)
+
+    assert answer == RecordAnswer(Recorded.LOST)
+    check_nothing(store, lease_of(stale))
+    assert carry_out(own, lease_of(current), pay).result is Recorded.STORED
+
+
+def test_a_lease_that_is_taken_during_the_operation_stores_nothing(
+    postgresql_store: Store, postgresql_own: Store, clock: ManualClock
+) -> None:
+    held = lease(postgresql_store)
+
+    def slow(conn: Connection) -> str:
+        value = pay(conn)
+        clock.advance(LEASE_MS + 1)
+        recovered(postgresql_store)
+        return value
+
+    assert carry_out(postgresql_own, held, slow) == RecordAnswer(Recorded.LOST)
+    check_nothing(postgresql_store, held)
+
+
+def test_an_expired_lease_that_nobody_took_still_counts(
+    store: Store, own: Store, clock: ManualClock
+) -> None:
+    held = lease(store)
+    clock.advance(LEASE_MS * 3)
+
+    assert carry_out(own, held, pay).result is Recorded.STORED
+    check_both(store, held)
+
+
+def test_the_runs_row_is_free_while_the_operation_runs(
+    postgresql_store: Store, postgresql_own: Store
+) -> None:
+    """So its lease is renewed, it can be cancelled, and values can be delivered to it."""
+    held = lease(postgresql_store)
+    answers: list[Any] = []
+
+    def look(conn: Connection) -> str:
+        answers.append(postgresql_store.try_once(renew, [held], LEASE_MS)[held])
+        return pay(conn)
+
+    carry_out(postgresql_own, held, look)
+
+    assert answers == [Renewal.RENEWED]
+
+
+def test_the_runs_row_is_locked_when_the_lease_is_checked(
+    postgresql_store: Store, postgresql_own: Store
+) -> None:
+    """A takeover that is under way is waited for, and then seen."""
+    held = lease(postgresql_store)
+    with Rival(postgresql_store) as rival, ThreadPoolExecutor(1) as thread:
+        rival.lock(held.run_id)
+        rival.execute("update {s}live set token = 7 where id = :id", id=held.run_id)
+        answer = thread.submit(carry_out, postgresql_own, held, pay)
+        eventually(lambda: blocked_sessions(postgresql_store) == 1)
+        rival.commit()
+
+        assert answer.result(30) == RecordAnswer(Recorded.LOST)
+    check_nothing(postgresql_store, held)
+
+
+# -- once ----------------------------------------------------------------------------------------
+
+
+def test_a_boundary_that_stands_undoes_the_operation(store: Store, own: Store) -> None:
+    held = lease(store)
+    carry_out(own, held, pay)
+
+    def pay_more(conn: Connection) -> str:
+        conn.execute(text("insert into accounts values (2, 200)"))
+        return '{"paid":200}'
+
+    answer = carry_out(own, held, pay_more)
+
+    assert answer.result is Recorded.EXISTS
+    assert answer.boundary is not None
+    assert answer.boundary.value == '{"paid":100}'
+    check_both(store, held)
+
+
+def test_an_equal_boundary_that_stands_undoes_the_operation_too(store: Store, own: Store) -> None:
+    """The same value says nothing of whether these writes are the ones that it came with."""
+    held = lease(store)
+    carry_out(own, held, pay)
+
+    def pay_again(conn: Connection) -> str:
+        conn.execute(text("insert into accounts values (2, 100)"))
+        return '{"paid":100}'
+
+    assert carry_out(own, held, pay_again).result is Recorded.EXISTS
+    check_both(store, held)
+
+
+def lose_the_answer(own: Store, *, after: bool, times: int = 1) -> list[str]:
+    """Break connections at their next COMMIT, before it or after it has happened."""
+    left = [times]
+    noted: list[str] = []
+    do_commit = own.engine.dialect.do_commit
+
+    def commit(raw: Any) -> None:
+        if left[0] == 0:
+            do_commit(raw)
+            return
+        left[0] -= 1
+        noted.append("lost")
+        if after:
+            do_commit(raw)
+        raise LOST[own.kind]("disk I/O error: the connection is lost")
+
+    own.engine.dialect.do_commit = commit  # type: ignore[method-assign,assignment]
+    return noted
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not committed", "committed"])
+def test_a_commit_whose_answer_is_lost_happens_once(store: Store, own: Store, after: bool) -> None:
+    held, calls = lease(store), 0
+    noted = lose_the_answer(own, after=after)
+
+    def count(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        return pay(conn)  # twice would break the primary key
+
+    answer = carry_out(own, held, count)
+
+    assert answer.result is Recorded.STORED
+    assert answer.boundary is not None
+    assert answer.boundary.value == '{"paid":100}'
+    assert noted == ["lost"]
+    assert calls == (1 if after else 2)
+    check_both(store, held)
+
+
+def test_a_commit_that_never_gets_an_answer_is_given_up(store: Store, own: Store) -> None:
+    held = lease(store)
+    noted = lose_the_answer(own, after=False, times=100)
+
+    with pytest.raises(StoreUnavailableError, match="transaction 'pay' did not pass in 6 tries"):
+        carry_out(own, held, pay)
+
+    assert len(noted) == 6
+    check_nothing(store, held)
+
+
+# -- what is repeated ----------------------------------------------------------------------------
+
+
+def test_a_deadlock_repeats_the_operation(postgresql_store: Store, postgresql_own: Store) -> None:
+    first, second = lease(postgresql_store), lease(postgresql_store)
+    with postgresql_own.engine.begin() as conn:
+        conn.execute(text("insert into pairs values (1, 0), (2, 0)"))
+    meet = threading.Barrier(2)
+    calls: list[int] = []
+
+    def cross(one: int, other: int) -> Operation:
+        def work(conn: Connection) -> str:
+            calls.append(one)
+            conn.execute(text("update pairs set amount = amount + 1 where id = :id"), {"id": one})
+            if calls.count(one) == 1:
+                meet.wait(20)
+            conn.execute(text("update pairs set amount = amount + 1 where id = :id"), {"id": other})
+            return "null"
+
+        return work
+
+    with ThreadPoolExecutor(2) as threads:
+        both = [
+            threads.submit(carry_out, postgresql_own, first, cross(1, 2)),
+            threads.submit(carry_out, postgresql_own, second, cross(2, 1)),
+        ]
+        assert [each.result(30).result for each in both] == [Recorded.STORED] * 2
+
+    assert len(calls) == 3
+    assert rows(postgresql_store, "select amount from pairs") == [(2,), (2,)]
+
+
+def test_a_lost_connection_repeats_the_operation(
+    postgresql_store: Store, postgresql_own: Store
+) -> None:
+    held = lease(postgresql_store)
+    calls = 0
+
+    def die_once(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        pay(conn)
+        if calls == 1:
+            pid = conn.execute(text("select pg_backend_pid()")).scalar_one()
+            rows(postgresql_store, "select pg_terminate_backend(:pid)", pid=pid)
+            try:
+                conn.execute(text("select 1"))
+            except DBAPIError as error:
+                raise ValueError("wrapped") from error
+        return '{"paid":100}'
+
+    assert carry_out(postgresql_own, held, die_once).result is Recorded.STORED
+    assert calls == 2
+    check_both(postgresql_store, held)
+
+
+def test_a_lock_that_the_operation_does_not_wait_for_is_its_own_error(
+    postgresql_store: Store,
+    postgresql_own: Store,
+) -> None:
+    held, calls = lease(postgresql_store), 0
+    with postgresql_store.engine.begin() as conn:
+        conn.execute(text("insert into accounts values (1, 1)"))
+
+    def impatient(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        conn.execute(text("select 1 from accounts for update nowait"))
+        return "null"
+
+    with Rival(postgresql_store) as rival:
+        rival.execute("select 1 from accounts for update")
+        with pytest.raises(OperationalError, match="could not obtain lock"):
+            carry_out(postgresql_own, held, impatient)
+    assert calls == 1
+
+
+def test_a_conflict_that_does_not_end_is_given_up(
+    postgresql_store: Store, postgresql_own: Store
+) -> None:
+    held, calls = lease(postgresql_store), 0
+
+    def conflict(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        conn.execute(text("do $$ begin raise exception 'x' using errcode = '40001'; end $$"))
+        return "null"
+
+    with pytest.raises(StoreUnavailableError, match="in 6 tries"):
+        carry_out(postgresql_own, held, conflict)
+    assert calls == 6
+
+
+def test_who_may_not_start_any_more_does_not(store: Store, own: Store) -> None:
+    """Asked before each try: a store that is away is waited for only as long as it makes sense."""
+    held = lease(store)
+    noted = lose_the_answer(own, after=False, times=100)
+    asked: list[int] = []
+
+    def may_start() -> None:
+        asked.append(len(noted))
+        if len(asked) == 3:
+            raise ValueError("too late")
+
+    with pytest.raises(ValueError, match="too late"):
+        carry_out(own, held, pay, may_start=may_start)
+
+    assert asked == [0, 1, 2]
+    check_nothing(store, held)
+
+
+def test_a_store_that_is_away_is_waited_for(
+    store: Store, own: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, asked = lease(store), 0
+
+    def refuse(*_: Any) -> None:
+        nonlocal asked
+        asked += 1
+        if asked <= 8:  # more often than the operation itself may be tried
+            kind = (
+                psycopg.OperationalError if own.kind == "postgresql" else sqlite3.OperationalError
+            )
+            raise kind("unable to open: nobody answers")
+
+    own.close()
+    event.listen(own.engine, "do_connect", refuse)
+    monkeypatch.setattr(transacting, "_rests", lambda: itertools.repeat(0.0))
+
+    assert carry_out(own, held, pay).result is Recorded.STORED
+    assert asked == 9
+    check_both(store, held)
+
+
+# -- an end that is not its own ------------------------------------------------------------------
+
+
+def _commit(conn: Connection) -> None:
+    conn.commit()
+
+
+def _of_the_transaction(conn: Connection) -> None:
+    transaction = conn.get_transaction()
+    assert transaction is not None
+    transaction.commit()
+
+
+def _close_it(conn: Connection) -> None:
+    transaction = conn.get_transaction()
+    assert transaction is not None
+    transaction.close()
+
+
+def _of_a_session(conn: Connection) -> None:
+    session = Session(conn, join_transaction_mode="control_fully")
+    session.execute(text("select 1"))
+    session.commit()
+
+
+def _roll_back_a_session(conn: Connection) -> None:
+    session = Session(conn)
+    session.execute(text("select 1"))
+    session.rollback()
+
+
+ENDINGS: dict[str, Callable[[Connection], object]] = {
+    "commit()": _commit,
+    "rollback()": lambda conn: conn.rollback(),
+    "close()": lambda conn: conn.close(),
+    "the transaction's commit()": _of_the_transaction,
+    "the transaction's close()": _close_it,
+    "a session's commit()": _of_a_session,
+    "a session's rollback()": _roll_back_a_session,
+    "COMMIT": lambda conn: conn.execute(text("COMMIT")),
+    "rollback": lambda conn: conn.execute(text("  -- so\n rollback")),
+    "END": lambda conn: conn.exec_driver_sql("/* so */ end"),
+    "BEGIN": lambda conn: conn.exec_driver_sql("begin immediate"),
+    "autocommit": lambda conn: conn.execution_options(isolation_level="AUTOCOMMIT"),
+    "invalidate()": lambda conn: conn.invalidate(),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("swallows", [False, True], ids=["raises", "swallows"])
+def test_an_end_of_its_own_is_refused(
+    store: Store, own: Store, ending: str, swallows: bool
+) -> None:
+    held = lease(store)
+
+    def end(conn: Connection) -> str:
+        pay(conn)
+        try:
+            ENDINGS[ending](conn)
+        except (TransactionMisuseError, SQLAlchemyError):
+            if not swallows:
+                raise
+            with contextlib.suppress(TransactionMisuseError, SQLAlchemyError):
+                conn.execute(text("insert into accounts values (2, 200)"))
+            with contextlib.suppress(TransactionMisuseError, SQLAlchemyError):
+                conn.commit()
+        return "null"
+
+    with pytest.raises(TransactionMisuseError, match="its checkpoint is not stored"):
+        carry_out(own, held, end)
+
+    check_nothing(store, held)
+    assert carry_out(own, held, pay).result is Recorded.STORED
+
+
+def test_several_statements_at_once_are_looked_through(
+    postgresql_store: Store, postgresql_own: Store
+) -> None:
+    held = lease(postgresql_store)
+
+    def end(conn: Connection) -> str:
+        conn.exec_driver_sql("insert into accounts values (1, 1); commit; begin")
+        return "null"
+
+    with pytest.raises(TransactionMisuseError, match="called for COMMIT"):
+        carry_out(postgresql_own, held, end)
+
+    check_nothing(postgresql_store, held)
+
+
+@pytest.mark.parametrize("way", ["commit", "rollback", "execute"])
+def test_an_end_on_the_drivers_connection_is_refused_on_sqlite(sqlite_own: Store, way: str) -> None:
+    held = lease(sqlite_own)
+
+    def end(conn: Connection) -> str:
+        pay(conn)
+        raw: Any = conn.connection.driver_connection
+        with contextlib.suppress(sqlite3.DatabaseError):
+            if way == "execute":
+                raw.executescript("select 1; select 2")  # it commits first
+            else:
+                getattr(raw, way)()
+        return "null"
+
+    with pytest.raises(TransactionMisuseError, match="on the driver's connection"):
+        carry_out(sqlite_own, held, end)
+
+    check_nothing(sqlite_own, held)
+
+
+@pytest.mark.parametrize("chained", [False, True], ids=["ended", "begun anew"])
+def test_an_end_on_the_drivers_connection_is_found_out_on_postgresql(
+    postgresql_store: Store, postgresql_own: Store, chained: bool
+) -> None:
+    """Nothing can refuse it; the error says that what was committed stands."""
+    held = lease(postgresql_store)
+
+    def end(conn: Connection) -> str:
+        pay(conn)
+        raw: Any = conn.connection.driver_connection
+        raw.commit()
+        if chained:
+            conn.execute(text("insert into accounts values (2, 200)"))
+        return "null"
+
+    with pytest.raises(TransactionMisuseError, match="a commit of its own took in stands"):
+        carry_out(postgresql_own, held, end)
+
+    assert (paid(postgresql_store), stored(postgresql_store, held)) == (1, [])
+
+
+def test_a_failed_statement_that_is_passed_over_is_said(
+    postgresql_store: Store, postgresql_own: Store
+) -> None:
+    """PostgreSQL takes nothing more in that transaction: its COMMIT would be a roll-back."""
+    held = lease(postgresql_store)
+
+    def go_on(conn: Connection) -> str:
+        pay(conn)
+        with contextlib.suppress(IntegrityError):
+            pay(conn)
+        return "null"
+
+    with pytest.raises(TransactionMisuseError, match="begin_nested"):
+        carry_out(postgresql_own, held, go_on)
+
+    check_nothing(postgresql_store, held)
+
+
+def test_a_statement_that_rolls_back_on_sqlite_is_said(sqlite_own: Store) -> None:
+    """What came after it would be committed statement by statement."""
+    held = lease(sqlite_own)
+
+    def go_on(conn: Connection) -> str:
+        pay(conn)
+        with contextlib.suppress(IntegrityError):
+            conn.execute(text("insert or rollback into accounts values (1, 1)"))
+        with contextlib.suppress(TransactionMisuseError):
+            conn.execute(text("insert into accounts values (2, 200)"))
+        return "null"
+
+    with pytest.raises(TransactionMisuseError, match="has rolled all of it back"):
+        carry_out(sqlite_own, held, go_on)
+
+    check_nothing(sqlite_own, held)
+
+
+def test_savepoints_are_fine(store: Store, own: Store) -> None:
+    held = lease(store)
+
+    def nest(conn: Connection) -> str:
+        value = pay(conn)
+        with contextlib.suppress(IntegrityError), conn.begin_nested():
+            pay(conn)
+        with conn.begin_nested() as inner:
+            conn.execute(text("insert into accounts values (2, 200)"))
+            inner.rollback()
+        conn.execute(text("savepoint mine"))
+        conn.execute(text("insert into accounts values (3, 300)"))
+        conn.execute(text("rollback to savepoint mine"))
+        return value
+
+    assert carry_out(own, held, nest).result is Recorded.STORED
+    check_both(store, held)
+
+
+def test_a_session_may_be_bound_to_the_connection(store: Store, own: Store) -> None:
+    held = lease(store)
+
+    def work(conn: Connection) -> str:
+        with Session(conn) as session:
+            session.execute(text("insert into accounts values (1, 100)"))
+            session.commit()  # of the session alone: the transaction is not its own
+        return '{"paid":100}'
+
+    assert carry_out(own, held, work).result is Recorded.STORED
+    check_both(store, held)
+
+
+def test_the_connection_is_of_no_use_afterwards(store: Store, own: Store) -> None:
+    held = lease(store)
+    kept: list[Connection] = []
+
+    def keep(conn: Connection) -> str:
+        kept.append(conn)
+        return pay(conn)
+
+    carry_out(own, held, keep)
+
+    with pytest.raises((ResourceClosedError, InvalidRequestError)):
+        kept[0].execute(text("select 1"))
+
+
+def test_a_thread_that_goes_on_cannot_write_while_the_lease_is_checked(
+    store: Store, own: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = lease(store)
+    kept: list[Connection] = []
+    refused: list[BaseException | None] = []
+
+    def keep(conn: Connection) -> str:
+        kept.append(conn)
+        return pay(conn)
+
+    def write_late(tx: Tx, *args: Any, **kwargs: Any) -> Any:
+        late = text("insert into accounts values (2, 200)")
+        with ThreadPoolExecutor(1) as thread:
+            refused.append(thread.submit(kept[0].execute, late).exception(20))
+        return record_boundaries(tx, *args, **kwargs)
+
+    monkeypatch.setattr(transacting, "write_boundary", write_late)
+    carry_out(own, held, keep)
+
+    assert [type(each) for each in refused] == [TransactionMisuseError]
+    check_both(store, held)
+
+
+def test_a_connection_goes_back_as_it_came(store: Store, own: Store) -> None:
+    """The next one that has it can end its transactions, also after one that failed."""
+    single = own.sibling(connections=1, bounded=False)
+    held = lease(store)
+
+    def fail(conn: Connection) -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        carry_out(single, held, fail)
+    carry_out(single, held, pay)
+    with single.engine.begin() as conn:
+        conn.execute(text("insert into accounts values (2, 200)"))
+
+    assert paid(store) == 2
+    assert single.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    single.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "ending"),
+    [
+        ("commit", "COMMIT"),
+        ("  COMMIT AND CHAIN", "COMMIT"),
+        ("commit prepared 'x'", "COMMIT"),
+        ("/* a */ -- b\n rollback ;", "ROLLBACK"),
+        ("rollback work", "ROLLBACK"),
+        ("rollback to savepoint a", None),
+        ("ROLLBACK WORK TO a", None),
+        ("rollback transaction to a", None),
+        ("rollback /* x */ to a", None),
+        ("release savepoint a", None),
+        ("start  transaction", "START TRANSACTION"),
+        ("prepare transaction 'a'", "PREPARE TRANSACTION"),
+        ("prepare p as select 1", None),
+        ("select 1; end", "END"),
+        ("select 1;", None),
+        ("select 'a; commit'", None),
+        ("select 'it''s; commit'", None),
+        (r"select E'\'; commit; --'", None),
+        ("select $a$ ; commit; $a$", None),
+        ("select $$ ; commit; $$; abort", "ABORT"),
+        ('select 1 as "; commit"', None),
+        ("select 1 -- ; commit", None),
+        ("create trigger t after insert on a begin select 1; end", None),
+        ("create function f() returns int begin atomic select 1; end", None),
+        ("create function f() returns int begin atomic select 1; end; commit", "COMMIT"),
+        ("commitment", None),
+        ("", None),
+    ],
+)
+def test_what_ends_a_transaction_is_recognised(sql: str, ending: str | None) -> None:
+    assert ending_in(sql) == ending
+
+
+# -- bounds --------------------------------------------------------------------------------------
+
+
+def test_the_stores_bounds_are_not_the_operations(postgresql_store: Store) -> None:
+    for pooler in (False, True):
+        own = Store.open(
+            postgresql_store.target.url.render_as_string(hide_password=False), pooler=pooler
+        ).sibling(connections=1, bounded=False)
+        held = lease(postgresql_store)
+        found: list[Any] = []
+
+        def look(conn: Connection, found: list[Any] = found) -> str:
+            found += [
+                conn.execute(text(f"show {name}")).scalar_one()
+                for name in (
+                    "lock_timeout",
+                    "idle_in_transaction_session_timeout",
+                    "search_path",
+                    "transaction_isolation",
+                )
+            ]
+            return "null"
+
+        assert carry_out(own, held, look).result is Recorded.STORED
+        assert found == ["0", "0", '"$user", public', "read committed"]
+        own.close()
+
+
+def test_our_own_wait_for_the_row_is_bounded(
+    postgresql_store: Store, postgresql_own: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is repeated, as all of the operation is: nothing that stands is lost by it."""
+    monkeypatch.setattr(
+        transacting, "_OWN_BOUNDS", transacting._OWN_BOUNDS.replace("'12s'", "'10ms'")
+    )
+    held, calls = lease(postgresql_store), 0
+
+    def count(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            rival.commit()
+        return pay(conn)
+
+    with Rival(postgresql_store) as rival:
+        rival.lock(held.run_id)
+        assert carry_out(postgresql_own, held, count).result is Recorded.STORED
+
+    assert calls == 3
+    check_both(postgresql_store, held)
+
+
+def test_on_sqlite_a_statement_that_takes_too_long_is_ended(sqlite_own: Store) -> None:
+    held = lease(sqlite_own)
+    endless = text(
+        "with recursive n(i) as (select 1 union all select i + 1 from n) select count(*) from n"
+    )
+
+    def go_on(conn: Connection) -> str:
+        pay(conn)
+        conn.execute(endless)
+        return "null"
+
+    with pytest.raises(TransactionTimeoutError, match="a third of the lease"):
+        carry_out(sqlite_own, held, go_on, bound_ms=50)
+
+    check_nothing(sqlite_own, held)
+    assert carry_out(sqlite_own, held, pay, bound_ms=60_000).result is Recorded.STORED
+
+
+@pytest.mark.parametrize("swallows", [False, True], ids=["raises", "swallows"])
+def test_on_sqlite_python_code_that_takes_too_long_lets_others_write(
+    sqlite_own: Store, swallows: bool
+) -> None:
+    """The lock is gone while the operation still runs, and what it does then is refused."""
+    own = sqlite_own.sibling(connections=1)
+    held = lease(sqlite_own)
+    renewed: list[Any] = []
+
+    def go_on(conn: Connection) -> str:
+        pay(conn)
+        for _ in conn.execute(text("select 1 union all select 2")):  # a cursor stays open
+            break
+        renewed.append(sqlite_own.run(renew, [held], LEASE_MS)[held])
+        raw: Any = conn.connection.driver_connection
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            raw.execute("insert into accounts values (2, 200)")
+        if swallows:
+            with contextlib.suppress(TransactionTimeoutError):
+                pay(conn)
+        else:
+            pay(conn)
+        return "null"
+
+    with pytest.raises(TransactionTimeoutError, match="transaction 'pay'"):
+        carry_out(own, held, go_on, bound_ms=50)
+
+    assert renewed == [Renewal.RENEWED]
+    check_nothing(sqlite_own, held)
+    assert carry_out(own, held, pay, bound_ms=60_000).result is Recorded.STORED
+    own.close()

@@ -290,6 +290,19 @@ def test_an_option_of_children_that_cannot_work_is_refused(
     assert world.run.records == []
 
 
+def test_nothing_is_started_where_one_of_the_children_can_never_be(world: World) -> None:
+    ctx = world.activate()
+    for error, task, payloads, options in (
+        (UnstorableValueError, SHIP, [1, 2, "three"], {}),
+        (ConfigurationError, ship, [1], {}),
+        (ConfigurationError, SHIP, [1], {"key": "k"}),
+        (InvalidNameError, SHIP, [1], {"queue": "NO"}),
+    ):
+        with pytest.raises(error):
+            ctx.children("all", task, payloads, **options)
+    assert world.run.records == []
+
+
 def test_the_names_of_the_members_must_fit(world: World) -> None:
     with pytest.raises(InvalidNameError):
         world.activate().children("x" * 196, SHIP, [1])

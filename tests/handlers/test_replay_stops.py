@@ -251,6 +251,20 @@ def test_a_settled_wait_is_not_open(world: World) -> None:
         ctx.wait_for_signal("two")
 
 
+def test_what_passes_in_the_activation_is_not_open(world: World) -> None:
+    open_waits(world, MAX_OPEN_WAITS - 1)
+    ctx = world.activate()
+    for number in range(3):
+        ctx.sleep_until(f"past {number}", START)
+    choice = {"open 3": waits.signal(), "now": waits.timer(timedelta(0))}
+    assert ctx.wait_any(choice).name == "now"
+    for name in ("one", "two"):
+        with pytest.raises(Suspended):
+            ctx.wait_for_signal(name)
+    with pytest.raises(WaitLimitExceededError):
+        ctx.wait_for_signal("three")
+
+
 def test_children_are_open_waits_and_a_limit_helps(world: World) -> None:
     payloads: list[Any] = [None] * (MAX_OPEN_WAITS + 1)
     task = TaskRegistry().register(lambda payload: payload, "echo")

@@ -51,14 +51,19 @@ def reach_child(replay: Replay, name: str, spec: ChildWait) -> Steps[Wait | Deli
     return begun
 
 
-def begin_child(replay: Replay, name: str, spec: ChildWait) -> Steps[Wait | Delivered | Launch]:
+def begin_child(
+    replay: Replay, name: str, spec: ChildWait, payload: str | None = None
+) -> Steps[Wait | Delivered | Launch]:
     """As `reach_child`, without waiting for the start: many can start in one commit.
+
+    Args:
+        payload: Its JSON text, where the caller has it already.
 
     Raises:
         WaitConflictError: The name belongs to something else, or to another task or payload.
     """
-    _check_options(replay, name, spec)
-    payload = _payload(spec)
+    if payload is None:
+        payload = check_child(replay, name, spec)
     entered = yield from replay.enter(_CHILD, name)
     if isinstance(entered, Boundary):
         names = (spec.task.name, *spec.task.aliases)
@@ -70,7 +75,7 @@ def begin_child(replay: Replay, name: str, spec: ChildWait) -> Steps[Wait | Deli
         return replay.deliveries.get((_CHILD, name)) or Wait(kind=_CHILD, name=name)
     with entered as flight:
         replay.may_start()
-        run = _new_run(replay, spec, payload)
+        run = new_run(replay, spec, payload)
         new = replay.number(
             NewBoundary(
                 name=name,
@@ -116,7 +121,13 @@ def check_policy(replay: Replay, name: str, on_parent_end: object) -> None:
         )
 
 
-def _check_options(replay: Replay, name: str, spec: ChildWait) -> None:
+def check_child(replay: Replay, name: str, spec: ChildWait) -> str:
+    """Refuse what can never be started; return its payload's JSON text.
+
+    Raises:
+        ConfigurationError: The task is none, or an option cannot work for a child.
+        UnstorableValueError, ValueTooLargeError: The payload cannot be stored.
+    """
     from workhorse.handlers.tasks import Task  # it imports the contexts, and they import this
 
     if not isinstance(spec.task, Task):
@@ -135,14 +146,12 @@ def _check_options(replay: Replay, name: str, spec: ChildWait) -> None:
             f"{replay.owner}: child '{name}' would wait for its parent's turn in the session, "
             "and its parent for it; give it another session, or none"
         )
-
-
-def _payload(spec: ChildWait) -> str:
     task: Task[Any, Any] = spec.task
     return task.encode_payload() if spec.payload is MISSING else task.encode_payload(spec.payload)
 
 
-def _new_run(replay: Replay, spec: ChildWait, payload: str) -> NewRun:
+def new_run(replay: Replay, spec: ChildWait, payload: str) -> NewRun:
+    """Return the run of a child, its options checked."""
     run = checked_run(spec.task, payload, replay.now(), **spec.options)
     return replace(run, parent=replay.lease.run_id, keep=spec.on_parent_end == "keep")
 

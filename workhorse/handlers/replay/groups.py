@@ -23,9 +23,10 @@ from workhorse.errors import ChildFailedError, ConfigurationError, WaitConflictE
 from workhorse.handlers.replay.children import (
     Launch,
     begin_child,
+    check_child,
     check_policy,
     id_of,
-    reach_child,
+    new_run,
 )
 from workhorse.handlers.replay.flights import Steps
 from workhorse.handlers.replay.state import Replay
@@ -58,8 +59,11 @@ def children(
         for payload in payloads
     ]
     _check(replay, name, len(specs), max_parallel, on_failure, on_parent_end)
-    yield from _group(replay, name, len(specs))
     members = {f"{name}[{at}]": spec for at, spec in enumerate(specs)}
+    texts = {member: check_child(replay, member, spec) for member, spec in members.items()}
+    if specs:
+        new_run(replay, specs[0], "null")  # all have these options: none may start with bad ones
+    yield from _group(replay, name, len(specs))
     for member in members:
         if member in replay.boundaries:
             replay.touch(member)
@@ -67,10 +71,10 @@ def children(
     if on_failure != "return" and (failed := _first_failed(replay, members)) is not None:
         if on_failure == "cancel":
             yield from _cancel_rest(replay, name, members)
-        yield from reach_child(replay, failed.name, members[failed.name])
+        yield from begin_child(replay, failed.name, members[failed.name], texts[failed.name])
         yield from value_of(replay, members[failed.name], failed)  # raises
 
-    waits = yield from _start(replay, members, max_parallel or len(specs))
+    waits = yield from _start(replay, members, texts, max_parallel or len(specs))
     if waits:
         replay.suspend(waits)
     results: list[Any] = []
@@ -82,7 +86,9 @@ def children(
     return results
 
 
-def _start(replay: Replay, members: Mapping[str, ChildWait], most: int) -> Steps[list[Wait]]:
+def _start(
+    replay: Replay, members: Mapping[str, ChildWait], texts: Mapping[str, str], most: int
+) -> Steps[list[Wait]]:
     """Start as many as may run at once; return the open waits."""
     waits: list[Wait] = []
     launches: list[tuple[str, Launch]] = []
@@ -95,7 +101,7 @@ def _start(replay: Replay, members: Mapping[str, ChildWait], most: int) -> Steps
             if running >= most:
                 continue
             running += 1
-        begun = yield from begin_child(replay, member, spec)
+        begun = yield from begin_child(replay, member, spec, texts[member])
         if isinstance(begun, Launch):
             launches.append((member, begun))
         elif isinstance(begun, Wait):
@@ -103,7 +109,7 @@ def _start(replay: Replay, members: Mapping[str, ChildWait], most: int) -> Steps
     for member, launch in launches:
         yield launch.written
         replay.land(launch.flight, launch.new, launch.written)
-        begun = yield from reach_child(replay, member, members[member])
+        begun = yield from begin_child(replay, member, members[member], texts[member])
         if isinstance(begun, Wait):
             waits.append(begun)
     return waits

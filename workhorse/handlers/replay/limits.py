@@ -74,6 +74,11 @@ class Limits:
         self._count += 1
         self._bytes += size
 
+    def settled(self) -> None:
+        """Note that one of the open waits is open no more."""
+        if self._open:
+            self._open -= 1
+
     def take_bytes(self, name: str, size: int) -> None:
         """Count bytes, or refuse them where the run has no room.
 

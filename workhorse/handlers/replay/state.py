@@ -310,6 +310,8 @@ class Replay:
             self.new_boundaries += 1
             if new.delay_ms == 0 and not stored.due:  # no clock is needed to say that it has passed
                 stored = replace(stored, due=True)
+            if new.wake_at is not None and stored.due:
+                self.limits.settled()
         self.boundaries[new.name] = stored
         return None
 
@@ -331,9 +333,12 @@ class Replay:
 
     def close(self, waits: Iterable[tuple[BoundaryKind, str]]) -> None:
         """Note that waits were closed: nothing that comes for them counts any more."""
-        for kind, name in waits:
-            closed = Delivered(kind=kind, name=name, state=DeliveryState.CLOSED, inbox=0)
-            self.deliveries.setdefault((kind, name), closed)
+        with self._lock:
+            for kind, name in waits:
+                closed = Delivered(kind=kind, name=name, state=DeliveryState.CLOSED, inbox=0)
+                self.deliveries.setdefault((kind, name), closed)
+                if name in self.boundaries:
+                    self.limits.settled()
 
     # -- suspending ------------------------------------------------------------------------------
 

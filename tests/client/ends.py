@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
+from workhorse.domain.boundaries import NewBoundary
 from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
+from workhorse.domain.recording import Record, Recorded
 from workhorse.domain.runs import Lease
+from workhorse.store.boundaries import record
 from workhorse.store.claiming import claim
 from workhorse.store.database import Store
 from workhorse.store.settling import Entry, settle
@@ -46,3 +49,10 @@ def end_run(
     before()
     settled = store.run(settle, [Entry(lease, settlement)], reach=no_reach)
     assert run_id in settled.written
+
+
+def pass_boundaries(store: Store, lease: Lease, *boundaries: NewBoundary) -> None:
+    """Write what a handler passes under a lease."""
+    for boundary in boundaries:
+        done = store.run(record, [Record(lease=lease, boundary=boundary)], reach=no_reach)
+        assert [each.result for each in done.answers] == [Recorded.STORED]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.ends import end_run, lease_run
+from tests.client.ends import end_run, lease_run, pass_boundaries
 from tests.client.lanes import RecordingLane
 from workhorse.app import Workhorse
 from workhorse.client import many
@@ -18,7 +18,6 @@ from workhorse.domain.boundaries import BoundaryKind, NewBoundary
 from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish
-from workhorse.domain.recording import Record
 from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.errors import (
     ConfigurationError,
@@ -28,7 +27,6 @@ from workhorse.errors import (
 )
 from workhorse.handlers.tasks import Task
 from workhorse.store import history
-from workhorse.store.boundaries import record
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.inspecting import read_boundaries
 from workhorse.store.settling import Entry, settle
@@ -329,9 +327,14 @@ def test_calls_without_a_request_id_are_requests_of_their_own(
 def with_checkpoints(store: Store, task: Task[int, int], *names: str) -> RunId:
     run_id = task.enqueue(1).id
     lease = lease_run(store, run_id)
-    for seq, name in enumerate(names, start=1):
-        new = NewBoundary(name=name, kind=BoundaryKind.CHECKPOINT, seq=seq, value="1")
-        store.run(record, [Record(lease=lease, boundary=new)], reach=no_reach)
+    pass_boundaries(
+        store,
+        lease,
+        *(
+            NewBoundary(name=name, kind=BoundaryKind.CHECKPOINT, seq=seq, value="1")
+            for seq, name in enumerate(names, start=1)
+        ),
+    )
     store.run(settle, [Entry(lease, FAILED)], reach=no_reach)
     return run_id
 

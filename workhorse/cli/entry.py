@@ -20,6 +20,7 @@ from workhorse.cli import (
     producing,
     queues,
     runs,
+    waits,
 )
 from workhorse.cli.invocation import Invocation
 from workhorse.cli.options import GLOBAL_OPTIONS, accept_globals
@@ -64,6 +65,7 @@ def build() -> typer.Typer:
     processing.register(app)
     producing.register(app)
     runs.register(app)
+    waits.register(app)
     queues.register(app)
     examining.register(app)
     demo_command.register(app)

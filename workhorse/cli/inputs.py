@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from workhorse.errors import ConfigurationError, InvalidInstantError
 
@@ -72,6 +72,19 @@ def read_text(argument: str) -> str:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{where} is no UTF-8 at byte {error.start}") from None
     return argument
+
+
+def parse_value(what: str, argument: str) -> Any:
+    """Return the value that JSON text stands for, given as `read_text` takes it.
+
+    Raises:
+        UnstorableValueError: The text is no JSON.
+        ConfigurationError: As `read_text`.
+    """
+    from workhorse.handlers.codecs import JsonCodec
+    from workhorse.handlers.shapes import ANYTHING
+
+    return JsonCodec(ANYTHING).decode(what, read_text(argument))
 
 
 def read_lines(argument: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from workhorse.cli.inputs import os_user
 from workhorse.cli.invocation import Invocation
 from workhorse.cli.options import command
 from workhorse.cli.rendering import Table
-from workhorse.cli.runs import ByOption, WhyOption
+from workhorse.cli.run_acts import ByOption, WhyOption
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 

@@ -89,6 +89,10 @@ class Renderer:
             for view in views:
                 self._show(view)
 
+    def json_document(self, value: object) -> None:
+        """Print what is JSON for people too."""
+        self._write(json.dumps(plain(value), indent=2))
+
     def event(self, value: Mapping[str, object], line: str | None) -> None:
         """Print one part of a stream: a JSON line, or a line for people (None is nothing)."""
         if self.json:

@@ -1,30 +1,35 @@
-"""`workhorse runs list`, `show`, `cancel` and `rerun`."""
+"""`workhorse runs`: list, show, timeline, export, signal, cancel, rerun."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from workhorse.cli import exits
-from workhorse.cli.inputs import os_user
 from workhorse.cli.invocation import Invocation
 from workhorse.cli.options import command
+from workhorse.cli.run_acts import cancel, rerun
+from workhorse.cli.waits import RunIdArgument, signal
 
-RunIdArgument = Annotated[str, typer.Argument(metavar="RUN_ID", help="As `runs list` shows it.")]
-ByOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Who asks, for the audit; the OS user.")
-]
-WhyOption = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit.")]
+SHOWN: Final = 1_000
+"""Checkpoints and waits that are shown with their run, the first ones."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(help="Look at runs, cancel them, run them again.", rich_markup_mode=None)
+    group = typer.Typer(
+        help="Look at runs, send them signals, cancel them, run them again.", rich_markup_mode=None
+    )
     command(group, "list", list_runs)
     command(group, "show", show)
+    command(group, "timeline", timeline)
+    command(group, "signal", signal)
     command(group, "cancel", cancel)
     command(group, "rerun", rerun)
+    command(group, "export", export)
     app.add_typer(group, name="runs")
 
 
@@ -55,51 +60,62 @@ def list_runs(
 
 
 def show(invocation: Invocation, run_id: RunIdArgument) -> int:
-    """Show a run whole: payload, result, failed attempts, and what operators did to it."""
-    from workhorse.cli.views import run_document, run_views
+    """Show a run whole: payload, result, attempts, checkpoints, waits, operators' acts."""
+    from workhorse.cli.views import RunParts, run_document, run_views
     from workhorse.store import history
 
     app = invocation.open()
     run = app.admin.show(run_id)
-    attempts = app.store.run(history.attempts_of, run.id)
-    acts = app.store.run(history.acts_on, run.id)
-    invocation.renderer.document(run_document(run, attempts, acts), *run_views(run, attempts, acts))
+    parts = RunParts(
+        app.store.run(history.attempts_of, run.id),
+        app.store.run(history.acts_on, run.id),
+        app.admin.list_checkpoints(run.id, limit=SHOWN),
+        app.admin.list_waits(run.id, limit=SHOWN),
+    )
+    invocation.renderer.document(run_document(run, parts), *run_views(run, parts))
+    if SHOWN in (len(parts.checkpoints), len(parts.waits)):
+        invocation.renderer.note(f"the first {SHOWN:,}; `runs export` has all")
     return exits.OK
 
 
-def cancel(
-    invocation: Invocation, run_id: RunIdArgument, by: ByOption = None, why: WhyOption = ""
-) -> int:
-    """Cancel a run; one that is running is asked to end, and ends as cancelled."""
-    from workhorse.domain.runs import RunState
-
-    state = invocation.open().admin.cancel(run_id, by=by or os_user(), why=why)
-    if state is RunState.CANCELLED:
-        told = "is cancelled"
-    elif state.finished:
-        told = f"had ended before, as {state}"
-    else:
-        told = "is running; it was asked to end, and ends as cancelled"
-    invocation.renderer.document({"id": run_id, "state": state}, f"run {run_id} {told}")
-    return exits.OK
-
-
-def rerun(
+def timeline(
     invocation: Invocation,
     run_id: RunIdArgument,
-    by: ByOption = None,
-    why: WhyOption = "",
-    request_id: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The same one starts one run, however often it is sent."),
+    limit: Annotated[int, typer.Option(metavar="N", help="How many, up to 1,000.")] = 1_000,
+    after: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Go on behind the last one of a page.")
     ] = None,
 ) -> int:
-    """Start a finished run again: a new run, linked to it, with the same payload."""
-    admin = invocation.open().admin
-    run = admin.rerun(run_id, by=by or os_user(), why=why, request_id=request_id)
-    what = "is a new run of" if run.created else "was started by this request before; it reruns"
+    """Tell what happened to a run, in order, without values."""
+    from workhorse.cli.views import entry_document, timeline_table
+
+    found = invocation.open().admin.timeline(run_id, limit=limit, after=after)
+    more = found[-1].cursor if len(found) == limit else None
     invocation.renderer.document(
-        {"id": run.id, "rerun_of": run_id, "created": run.created, "queue": run.queue},
-        f"run {run.id} {what} {run_id}",
+        {"id": run_id, "entries": [entry_document(each) for each in found], "after": more},
+        timeline_table(found),
+    )
+    if more is not None:
+        invocation.renderer.note(f"later ones: --after {more!r}")
+    return exits.OK
+
+
+def export(
+    invocation: Invocation,
+    run_id: RunIdArgument,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write it; standard output.")
+    ] = None,
+) -> int:
+    """Export a run with all its values as JSON, for a replay check of its handler."""
+    document = invocation.open().admin.export(run_id)
+    if output is None:
+        invocation.renderer.json_document(document)
+        return exits.OK
+    output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    count = len(document["boundaries"])
+    invocation.renderer.document(
+        {"id": run_id, "output": str(output), "boundaries": count},
+        f"run {run_id} is exported to {output}, with {count:,} boundaries",
     )
     return exits.OK

@@ -48,7 +48,8 @@ class ManyDone:
 
     `matched` runs were meant. Of these, `done` were acted on by this call and `done_before` by an
     earlier call of the same request; `skipped` had ended meanwhile, or could not be run again.
-    `first` are the first 20 that were meant. Repeat the request by its `request_id`.
+    `first` are the first 20 that were meant. They were worked through in `pages`. Repeat the
+    request by its `request_id`.
     """
 
     request_id: str
@@ -57,10 +58,12 @@ class ManyDone:
     done: int = 0
     done_before: int = 0
     skipped: int = 0
+    pages: int = 0
     first: list[RunId] = field(default_factory=list)
 
     def add(self, ids: list[RunId], page: PageDone) -> None:
         """Count a page of runs and what was done to them."""
+        self.pages += 1
         self.matched += len(ids)
         self.done += page.done
         self.done_before += page.done_before

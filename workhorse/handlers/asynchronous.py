@@ -86,7 +86,7 @@ class AsyncContext(View):
 
     async def progress(self, value: object) -> None:
         """As `Context.progress`; it does not wait for the store."""
-        self._core.replay.progress(value)
+        looking.progress(self._core.replay, value)
 
     # -- waits -----------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ class Context(View):
         Raises:
             UnstorableValueError, ValueTooLargeError: The value cannot be stored. The run fails.
         """
-        self._core.replay.progress(value)
+        looking.progress(self._core.replay, value)
 
     # -- waits -----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from workhorse.domain.values import MAX_PAYLOAD_BYTES, decode, encode, fingerpri
 from workhorse.errors import CheckpointConflictError
 from workhorse.handlers.replay.driving import refuse_awaitable
 from workhorse.handlers.replay.flights import Invoke, Steps, within
+from workhorse.handlers.replay.reading import boundary_value
 from workhorse.handlers.replay.state import Replay
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def checkpoint(
         _check_mark(replay, entered, mark)
         if entered.value is not None:
             return decode(entered.value)
-        return (yield from replay.value_of(entered))
+        return (yield from boundary_value(replay, entered))
     with entered as flight:
         replay.may_start()
         replay.limits.check_room(name)
@@ -67,7 +68,7 @@ def transaction(replay: Replay, name: str, operation: Callable[[Connection], obj
     """Run an operation with a connection; what it writes and its result commit together."""
     entered = yield from replay.enter(_CHECKPOINT, name)
     if isinstance(entered, Boundary):
-        return (yield from replay.value_of(entered))
+        return (yield from boundary_value(replay, entered))
     flight = entered
     text = "null"
 
@@ -96,7 +97,7 @@ def patched(replay: Replay, name: str) -> Steps[bool]:
     """Decide once which branch a run takes: the old one where it has been beyond this already."""
     entered = yield from replay.enter(BoundaryKind.PATCH, name)
     if isinstance(entered, Boundary):
-        return bool((yield from replay.value_of(entered)))
+        return bool((yield from boundary_value(replay, entered)))
     with entered as flight:
         replay.may_start()
         value = "false" if replay.unreached() else "true"
@@ -115,7 +116,7 @@ def token(replay: Replay, name: str, timeout: timedelta | None) -> Steps[str]:
         timeout_ms = to_millis(check_duration(what, timeout))
     entered = yield from replay.enter(BoundaryKind.REFERENCE, name)
     if isinstance(entered, Boundary):
-        return str((yield from replay.value_of(entered)))
+        return str((yield from boundary_value(replay, entered)))
     with entered as flight:
         replay.may_start()
         ref = secrets.token_urlsafe(32)
@@ -135,7 +136,7 @@ def _first(replay: Replay, new: NewBoundary, answer: RecordAnswer) -> Steps[Any]
         stored = replay.boundaries[new.name]
         replay.check_kind(stored.kind, _CHECKPOINT, new.name)
         _check_mark(replay, stored, new.fingerprint)
-        value = yield from replay.value_of(stored)
+        value = yield from boundary_value(replay, stored)
         if fingerprint(json.dumps(value)) != fingerprint(new.value or "null"):
             raise CheckpointConflictError(
                 f"{replay.owner}: checkpoint '{new.name}' already holds a different value, which "

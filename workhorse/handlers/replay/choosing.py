@@ -23,6 +23,7 @@ from workhorse.domain.names import check_boundary
 from workhorse.domain.recording import Record
 from workhorse.errors import ConfigurationError, InvalidNameError, WaitConflictError
 from workhorse.handlers.replay.flights import Steps
+from workhorse.handlers.replay.reading import boundary_value
 from workhorse.handlers.replay.state import Replay
 from workhorse.handlers.replay.waiting import reach, value_of
 from workhorse.waits import First, WaitFor
@@ -87,7 +88,7 @@ def _decided(
             f"{replay.owner}: wait_any '{stored.name}' was decided among other waits, which "
             "stands; give the new choice a name of its own"
         )
-    winner = (yield from replay.value_of(stored))["winner"]
+    winner = (yield from boundary_value(replay, stored))["winner"]
     reached = yield from reach(replay, winner, waits[winner])
     if isinstance(reached, Wait):
         raise WaitConflictError(

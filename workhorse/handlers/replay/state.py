@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from workhorse.domain.boundaries import (
     Boundary,
@@ -20,9 +20,8 @@ from workhorse.domain.boundaries import (
     Wait,
 )
 from workhorse.domain.names import check_boundary
-from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer, Recorded
+from workhorse.domain.recording import Record, RecordAnswer, Recorded
 from workhorse.domain.runs import ClaimedRun, Lease
-from workhorse.domain.values import MAX_DELIVERY_BYTES, decode, encode
 from workhorse.errors import (
     CheckpointConflictError,
     ConfigurationError,
@@ -31,8 +30,9 @@ from workhorse.errors import (
 )
 from workhorse.handlers.recording import Pending, Recorder
 from workhorse.handlers.replay.flights import Flight, Steps, within
+from workhorse.handlers.replay.gate import Gate
 from workhorse.handlers.replay.limits import Limits
-from workhorse.handlers.signals import StopReason, StopSwitch, Suspended
+from workhorse.handlers.signals import StopSwitch, Suspended
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -53,9 +53,8 @@ class Replay:
     """
 
     __slots__ = (
-        "_cancelled", "_closed", "_flights", "_loaded", "_lock", "_reached", "_recorder", "_seq",
-        "_stopping", "_waits", "boundaries", "deliveries", "lease", "limits", "new_boundaries",
-        "now", "owner", "session",
+        "_flights", "_loaded", "_lock", "_reached", "_seq", "_waits", "boundaries", "deliveries",
+        "gate", "lease", "limits", "new_boundaries", "now", "owner", "session",
     )  # fmt: skip
 
     def __init__(
@@ -82,21 +81,21 @@ class Replay:
         self.limits: Final = Limits(self.owner, history)
         self._loaded: Final = history.boundaries
         self._seq = history.last_seq
-        self._recorder: Final = recorder
-        self._stopping: Final = stopping
-        self._cancelled: Final = cancelled
+        self.gate: Final = Gate(self.owner, recorder, stopping=stopping, cancelled=cancelled)
         self._lock: Final = threading.Lock()
         self._flights: dict[str, Flight] = {}
         self._waits: dict[str, Wait] = {}
         self._reached: dict[str, None] = {}
-        self._closed: BaseException | None = None
 
     # -- for the worker --------------------------------------------------------------------------
 
     @property
     def suspension(self) -> tuple[Wait, ...]:
         """The waits that the activation ends at; empty while it has come to none."""
-        return tuple(self._waits.values()) if self._waits else ()
+        if not self._waits:
+            return ()
+        with self._lock:
+            return tuple(self._waits.values())
 
     @property
     def reached(self) -> list[str]:
@@ -105,24 +104,12 @@ class Replay:
 
     def fail_pending(self, error: BaseException) -> None:
         """Let nobody wait any more for what is under way; what is not stored begins no more."""
+        self.gate.close(error)
         with self._lock:
-            self._closed = self._closed or error
             joined = [flight.joined for flight in self._flights.values()]
         for each in joined:
             if each is not None:
                 each.fail(error)
-
-    def progress(self, value: object) -> None:
-        """Replace what the run says of its progress.
-
-        Raises:
-            UnstorableValueError, ValueTooLargeError: The value cannot be stored.
-            LeaseLostError: The lease is gone.
-        """
-        self.check_lease()
-        writer = self._writer
-        text = encode(f"{self.owner}: progress", value, cap=MAX_DELIVERY_BYTES)
-        writer.progress(NewProgress(self.lease, text))
 
     # -- reaching --------------------------------------------------------------------------------
 
@@ -132,13 +119,8 @@ class Replay:
         Raises:
             LeaseLostError: The lease is gone, so that not even what is stored counts.
         """
-        self.check_lease()
+        self.gate.check_lease()
         self._reached[name] = None
-
-    def check_lease(self) -> None:
-        """Raise `LeaseLostError` where the lease is gone."""
-        if self._cancelled.reason is StopReason.LEASE_LOST:
-            self._cancelled.raise_if_set()
 
     def enter(self, kind: BoundaryKind, name: str) -> Steps[Boundary | Flight]:
         """Return the boundary of that name, or the right and duty to make it.
@@ -198,31 +180,9 @@ class Replay:
             Stopped: It is told to stop.
             Suspended: It has come to a wait.
         """
-        self._check_open()
+        self.gate.check_open()
         if self._waits:
             raise self._suspended()
-
-    def _check_open(self) -> None:
-        if self._cancelled:
-            self._cancelled.raise_if_set()
-        if self._stopping:
-            self._stopping.raise_if_set()
-        if self._closed is not None:
-            raise self._closed
-        if self._recorder is None:
-            raise self._nobody_writes()
-
-    def _nobody_writes(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self.owner}: nobody stores boundaries here; have a worker, run_now or the testing "
-            "kit call the handler"
-        )
-
-    @property
-    def _writer(self) -> Recorder:
-        if self._recorder is None:
-            raise self._nobody_writes()
-        return self._recorder
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -263,13 +223,13 @@ class Replay:
 
         What an operation has returned is written also when the activation is told to stop by now.
         """
-        return self._follow(flight, record.boundary, self._writer.record(record))
+        return self._follow(flight, record.boundary, self.gate.writer.record(record))
 
     def launch_transaction(
         self, flight: Flight, record: Record, operation: Callable[[Connection], str]
     ) -> Pending[RecordAnswer]:
         """As `launch`, with the writes of an operation, which returns the boundary's value."""
-        return self._follow(flight, record.boundary, self._writer.transact(record, operation))
+        return self._follow(flight, record.boundary, self.gate.writer.transact(record, operation))
 
     def _follow(
         self, flight: Flight, new: NewBoundary, written: Pending[RecordAnswer]
@@ -344,7 +304,7 @@ class Replay:
 
     def suspend(self, waits: Sequence[Wait]) -> NoReturn:
         """End the activation at these waits, together with those that it has come to before."""
-        self._check_open()
+        self.gate.check_open()
         with self._lock:
             first = not self._waits
             for wait in waits:
@@ -356,33 +316,8 @@ class Replay:
                     wait = replace(wait, new=self._number(wait.new))
                 self._waits[wait.name] = wait
         if first:
-            self._writer.suspending()
+            self.gate.writer.suspending()
         raise self._suspended()
 
     def _suspended(self) -> Suspended:
         return Suspended(f"{self.owner} gives its lease up until one of its waits is settled")
-
-    # -- values ----------------------------------------------------------------------------------
-
-    def value_of(self, stored: Boundary) -> Steps[Any]:
-        """Return the value of a boundary; a fresh object at each call."""
-        text = stored.value
-        if text is None and stored.left_out:
-            text = yield from self._read(stored.name, None)
-            self.boundaries[stored.name] = replace(stored, value=text, left_out=False)
-        return None if text is None else decode(text)
-
-    def text_of(self, delivered: Delivered) -> Steps[str]:
-        """Return the JSON text that was delivered."""
-        text = delivered.value
-        if text is None and delivered.left_out:
-            text = yield from self._read(delivered.name, delivered.kind)
-            key = (delivered.kind, delivered.name)
-            self.deliveries[key] = replace(delivered, value=text, left_out=False)
-        return "null" if text is None else text
-
-    def _read(self, name: str, kind: BoundaryKind | None) -> Steps[str]:
-        text = yield self._writer.read(ReadValue(self.lease.run_id, name, kind))
-        if text is None:
-            raise LeaseLostError(f"{self.owner}: the value of '{name}' is no longer in the store")
-        return str(text)

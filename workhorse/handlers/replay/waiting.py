@@ -29,6 +29,7 @@ from workhorse.errors import (
 )
 from workhorse.handlers.replay.children import failure_of, reach_child
 from workhorse.handlers.replay.flights import Steps
+from workhorse.handlers.replay.reading import delivered_text
 from workhorse.handlers.replay.state import Replay
 from workhorse.waits import (
     ChildWait,
@@ -108,7 +109,7 @@ def value_of(replay: Replay, spec: WaitFor, settled: Delivered | Boundary) -> St
         return None
     match settled.state:
         case DeliveryState.VALUE:
-            text = yield from replay.text_of(settled)
+            text = yield from delivered_text(replay, settled)
             return spec.task.decode_result(text) if isinstance(spec, ChildWait) else decode(text)
         case DeliveryState.TIMED_OUT:
             default = getattr(spec, "default", MISSING)
@@ -123,7 +124,7 @@ def value_of(replay: Replay, spec: WaitFor, settled: Delivered | Boundary) -> St
                 "came first in its wait_any, and takes no value any more; wait under a new name"
             )
         case DeliveryState.FAILED | DeliveryState.CANCELLED:
-            raise failure_of(replay, settled, (yield from replay.text_of(settled)))
+            raise failure_of(replay, settled, (yield from delivered_text(replay, settled)))
         case _:
             assert_never(settled.state)
 

@@ -1,0 +1,78 @@
+"""Whether an activation may still begin something, and who writes for it.
+
+Source: docs/design.md, sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from workhorse.errors import ConfigurationError
+from workhorse.handlers.recording import Recorder
+from workhorse.handlers.signals import StopReason, StopSwitch
+
+
+class Gate:
+    """Lets calls pass while the activation has its lease and is not told to stop.
+
+    Args:
+        owner: How errors call the run.
+        recorder: Who writes; None where nobody does.
+        stopping: Set when the worker is told to end.
+        cancelled: Set when the handler is to end.
+    """
+
+    __slots__ = ("_cancelled", "_closed", "_owner", "_recorder", "_stopping")
+
+    def __init__(
+        self,
+        owner: str,
+        recorder: Recorder | None,
+        *,
+        stopping: StopSwitch,
+        cancelled: StopSwitch,
+    ) -> None:
+        self._owner: Final = owner
+        self._recorder: Final = recorder
+        self._stopping: Final = stopping
+        self._cancelled: Final = cancelled
+        self._closed: BaseException | None = None
+
+    @property
+    def writer(self) -> Recorder:
+        """Who writes.
+
+        Raises:
+            ConfigurationError: Nobody does.
+        """
+        if self._recorder is None:
+            raise ConfigurationError(
+                f"{self._owner}: nobody stores boundaries here; have a worker, run_now or the "
+                "testing kit call the handler"
+            )
+        return self._recorder
+
+    def check_lease(self) -> None:
+        """Raise `LeaseLostError` where the lease is gone: not even what is stored counts then."""
+        if self._cancelled.reason is StopReason.LEASE_LOST:
+            self._cancelled.raise_if_set()
+
+    def check_open(self) -> None:
+        """Raise where nothing new begins any more.
+
+        Raises:
+            LeaseLostError: The lease is gone.
+            Stopped: The activation is told to stop.
+            ConfigurationError: There is nobody who writes.
+        """
+        if self._cancelled:
+            self._cancelled.raise_if_set()
+        if self._stopping:
+            self._stopping.raise_if_set()
+        if self._closed is not None:
+            raise self._closed
+        _ = self.writer
+
+    def close(self, error: BaseException) -> None:
+        """Have nothing new begin any more; the first error stands."""
+        self._closed = self._closed or error

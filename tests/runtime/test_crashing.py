@@ -137,6 +137,23 @@ def test_a_wait_is_told_of_too_and_its_wakeup_is_not_sent(rig: Rig, kind: str) -
     assert [hint.run_id for hint in rig.published] == [claimed.id]
 
 
+def test_the_wakeup_of_a_child_is_not_sent(rig: Rig) -> None:
+    """The child is there, as is its parent's boundary; the nets find it."""
+    rig.lane = MemoryLane()
+    child = rig.task("child")(lambda: None)
+
+    @rig.task("t")
+    def starts(ctx: Context) -> None:
+        ctx.child("c", child, None)
+
+    worker = rig.worker(after_record=CrashOnce("c"))
+    assert worker.process_run(rig.claimed("t")) is None
+
+    assert rig.claim().task == "child"
+    assert worker._parts.engine.flush(5)
+    assert rig.published == []
+
+
 def test_one_that_fails_crashes_nothing(
     rig: Rig, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,10 +14,12 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DataError
 
+from lanes.memory import MemoryLane
 from tests.runtime.faults import Away, FaultyStore, Lost
 from tests.runtime.rig import Gate, Rig
 from tests.support.eventually import eventually
 from workhorse.domain.boundaries import History
+from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Finish, Retry
 from workhorse.domain.retry import RetryPolicy
@@ -501,6 +503,28 @@ def test_hand_backs_count_anew_from_a_new_boundary(rig: Rig, kind: str, names: l
         assert rig.claim().hand_backs == 1
     else:
         assert rig.view(claimed.id).reason is Reason.INTERRUPTED
+
+
+# -- what goes with a boundary -------------------------------------------------------------------
+
+
+def test_the_wakeup_of_a_child_follows_the_commit(rig: Rig, kind: str) -> None:
+    rig.lane = MemoryLane()
+    child = rig.task("child")(lambda: None)
+
+    def plain(ctx: Context) -> None:
+        ctx.child("c", child, None)
+
+    async def waits(ctx: AsyncContext) -> None:
+        await ctx.child("c", child, None)
+
+    rig.task("t")(plain if kind == "plain" else waits)
+    claimed = rig.claimed("t")
+
+    assert rig.worker().process_run(claimed) is RunState.WAITING
+
+    child_id = rig.claim().id
+    eventually(lambda: rig.published == [Hint(child_id, "default")])
 
 
 # -- values that did not come with the claim -----------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.faults import Away, FaultyStore
 from tests.runtime.rig import Gate, Rig
 from tests.support.eventually import eventually
 from workhorse.domain.boundaries import BoundaryKind
@@ -505,6 +506,39 @@ def test_a_lease_that_was_taken_comes_first(live_rig: Rig, kind: str) -> None:
     assert rig.state(run_id) is RunState.SCHEDULED
     assert open_waits(rig, run_id) == []
     assert rig.count(Metric.LEASES_LOST) == 1
+
+
+def test_a_suspension_is_offered_although_its_lease_has_lapsed(rig: Rig, kind: str) -> None:
+    """As a value would be: the token decides, and nobody has taken the run."""
+    heartbeat = FaultyStore(rig.store, connections=1)
+    heartbeat.faults["renew"] = Away()
+    told: list[Any] = []
+
+    def plain(ctx: Context) -> None:
+        try:
+            ctx.wait_for_signal("go")
+        finally:
+            ctx.cancelled.wait(20)
+            told.append(ctx.cancelled.reason)
+
+    async def waits(ctx: AsyncContext) -> None:
+        try:
+            await ctx.wait_for_signal("go")
+        finally:
+            await _until_told(ctx)
+            told.append(ctx.cancelled.reason)
+
+    rig.task("t")(plain if kind == "plain" else waits)
+    run_id = rig.enqueue("t")
+    worker = rig.worker(lease_ms=500, heartbeat_store=heartbeat)
+    worker.start()
+
+    eventually(lambda: rig.state(run_id) is RunState.WAITING)
+
+    assert told == [StopReason.LEASE_LOST]
+    assert open_waits(rig, run_id) == ["go"]
+    worker.stop(0)
+    heartbeat.close()
 
 
 def test_a_suspension_comes_before_a_shutdown(rig: Rig, kind: str) -> None:

@@ -5,6 +5,7 @@ Source: docs/design.md, sections 3 and 6.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -119,13 +120,16 @@ class Endings:
 
     def suspended(self, activation: Activation) -> None:
         """Bound the time that an async handler has to end once it has come to a wait."""
+        # Weak: nearly all of them end long before, and have no reason to be kept until then.
         self.timers.at(
-            self._pace.now_ms() + self._cancel_wait_ms, partial(self._end_suspended, activation)
+            self._pace.now_ms() + self._cancel_wait_ms,
+            partial(self._end_suspended, weakref.ref(activation)),
         )
 
-    def _end_suspended(self, activation: Activation) -> None:
-        outcome = verdicts.of_state(activation)
-        if outcome is not None:
+    def _end_suspended(self, reference: weakref.ref[Activation]) -> None:
+        activation = reference()
+        outcome = verdicts.of_state(activation) if activation is not None else None
+        if activation is not None and outcome is not None:
             self._give_up(activation, outcome)
 
     def _end(self, activation: Activation, outcome: Outcome) -> None:

@@ -326,7 +326,7 @@ def test_handlers_see_the_tests_context_variables(app: Workhorse, kit: Kit) -> N
 
 
 def test_a_transaction_writes_to_the_throw_away_database(app: Workhorse, kit: Kit) -> None:
-    from sqlalchemy import create_engine, text
+    from sqlalchemy import Connection, create_engine, text
 
     engine = create_engine(app.settings.database_url.get_secret_value())
     with engine.begin() as connection:
@@ -334,9 +334,10 @@ def test_a_transaction_writes_to_the_throw_away_database(app: Workhorse, kit: Ki
 
     @app.task("order")
     def order(ctx: Context) -> None:
-        ctx.transaction(
-            "insert", lambda connection: connection.execute(text("insert into orders values (1)")).rowcount
-        )  # fmt: skip
+        def insert(connection: Connection) -> int:
+            return connection.execute(text("insert into orders values (1)")).rowcount
+
+        ctx.transaction("insert", insert)
 
     order.enqueue()
     kit.run_until_idle()

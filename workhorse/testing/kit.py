@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from workhorse.app import Workhorse
 from workhorse.client.results import Run
@@ -29,6 +29,7 @@ from workhorse.testing.throwaway import throwaway_database
 if TYPE_CHECKING:
     from workhorse.domain.ids import RunId
     from workhorse.domain.runs import ClaimedRun
+    from workhorse.handlers.producing import RunHandle
     from workhorse.runtime.worker import Worker
 
 R = TypeVar("R")
@@ -201,9 +202,21 @@ class Kit:
         """As `run_until_idle`, while the event loop of the test goes on."""
         return await asyncio.to_thread(self.run_until_idle, most=most, within=within)
 
+    @overload
     def run_to_end(
-        self, run: Run[R] | str, *, within: timedelta = timedelta(days=365), most: int = 1_000
-    ) -> Run[R]:
+        self, run: str, *, within: timedelta = timedelta(days=365), most: int = 1_000
+    ) -> Run[Any]: ...
+    @overload
+    def run_to_end(
+        self, run: RunHandle[R], *, within: timedelta = timedelta(days=365), most: int = 1_000
+    ) -> RunHandle[R]: ...
+    def run_to_end(
+        self,
+        run: RunHandle[Any] | str,
+        *,
+        within: timedelta = timedelta(days=365),
+        most: int = 1_000,
+    ) -> RunHandle[Any]:
         """Run until idle and move the clock to the next time that is set, until a run has ended.
 
         Args:
@@ -217,7 +230,7 @@ class Kit:
         Raises:
             NotAtRestError: It waits for something that no time brings, or for longer than that.
         """
-        handle: Run[R] = run if isinstance(run, Run) else self.app.run(run)
+        handle: RunHandle[Any] = self.app.run(run) if isinstance(run, str) else run
         until = self.now + within
         while True:
             self.run_until_idle(most=most)

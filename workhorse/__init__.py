@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workhorse.app import Workhorse as Workhorse
     from workhorse.client.results import Run as Run
+    from workhorse.domain.boundaries import DeliveryResult as DeliveryResult
     from workhorse.domain.ids import RunId as RunId
     from workhorse.domain.missing import MISSING as MISSING
     from workhorse.domain.retry import RetryPolicy as RetryPolicy
+    from workhorse.domain.runs import OnFailure as OnFailure
     from workhorse.domain.runs import RunState as RunState
     from workhorse.domain.runs import RunView as RunView
     from workhorse.errors import ChildFailedError as ChildFailedError
@@ -32,7 +34,9 @@ _HOMES = {
     "AsyncContext": "workhorse.handlers.context",
     "ChildFailedError": "workhorse.errors",
     "Context": "workhorse.handlers.context",
+    "DeliveryResult": "workhorse.domain.boundaries",
     "NonRetryableError": "workhorse.errors",
+    "OnFailure": "workhorse.domain.runs",
     "Request": "workhorse.handlers.producing",
     "RetryPolicy": "workhorse.domain.retry",
     "Run": "workhorse.client.results",

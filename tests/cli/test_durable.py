@@ -148,6 +148,18 @@ def test_open_waits_are_listed(cli_on_both: CommandLine, db: Store) -> None:
     assert cli.ok("waits", "list", "--queue", "mail", "--json").json["waits"] == []
 
 
+def test_a_run_is_enqueued_after_others(cli_on_both: CommandLine, db: Store) -> None:
+    cli = cli_on_both
+    first, second = enqueue(cli), enqueue(cli)
+    run_id = enqueue(cli, "--after", first, "--after", second, "--on-failure", "cancel")
+    assert cli.ok("runs", "show", run_id, "--json").json["state"] == "waiting"
+    end_run(db, first, FAILED)
+
+    cli.ok("maintain", "--once")
+
+    assert cli.ok("runs", "show", run_id, "--json").json["state"] == "cancelled"
+
+
 # -- deliveries ----------------------------------------------------------------------------------
 
 
@@ -342,11 +354,17 @@ def test_many_are_cancelled_and_whoever_is_cut_off_can_go_on(
 
 RUN = new_run_id()
 MANY = ("--all-matching",)
+CHARGED = ("--app", "shop:app", "enqueue", "orders.charge", "{}")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ((*CHARGED, "--after", "12"), "run id '12' is not a UUID"),
+        ((*CHARGED, "--after", RUN), f"run {RUN}, which a run of task 'orders.charge' is to"),
+        ((*CHARGED, "--after", RUN, "--delay", "5"), "after is given beside delay or run_at"),
+        ((*CHARGED, "--after", RUN, "--on-failure", "x"), "none of: fail, cancel, run"),
+        ((*CHARGED, "--on-failure", "run"), "on_failure is given without after"),
         (("runs", "timeline", "12"), "run id '12' is not a UUID"),
         (("runs", "timeline", RUN), "is not in this store"),
         (("runs", "timeline", RUN, "--limit", "0"), "limit is 0; it must be 1 to 1,000"),

@@ -126,7 +126,7 @@ def test_waiting_ends_with_the_run(cli: CommandLine, processes: Processes) -> No
     worker = processes.python(
         "-m", "workhorse.cli", "--app", "shop:app", "worker", "-q", "default,mail", cwd=cli.folder
     )
-    worker.wait_for("schema 1")
+    worker.wait_for("worker w-")
 
     good = cli.ok(*ENQUEUE, '{"n": 1}', "--wait-for", "30s", "--json").json
     people = cli.ok(*ENQUEUE, '{"n": 1}', "--wait")

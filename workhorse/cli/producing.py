@@ -66,6 +66,14 @@ def enqueue(
     run_at: Annotated[
         str | None, typer.Option(metavar="INSTANT", help="Due then, e.g. 2026-01-31T08:00:00Z.")
     ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RUN_ID", help="Once this run has ended; may be repeated."),
+    ] = None,
+    on_failure: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="When one of those fails: fail too, cancel, or run."),
+    ] = None,
     tag: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="To find it by; may be repeated.")
     ] = None,
@@ -98,6 +106,8 @@ def enqueue(
         "run_at": None if run_at is None else parse_instant("run_at", run_at),
         "deadline": _duration("deadline", deadline),
         "timeout": _duration("timeout", timeout),
+        "after": after,
+        "on_failure": on_failure,
     }
     if max_attempts is not None:
         from dataclasses import replace

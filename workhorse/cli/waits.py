@@ -90,7 +90,7 @@ def signal(
     run_id: RunIdArgument,
     name: NameArgument,
     value: Annotated[
-        str | None, typer.Argument(metavar="[JSON]", help=f"{_VALUE_HELP} Left out, it is null.")
+        str | None, typer.Argument(metavar="JSON", help=f"{_VALUE_HELP} Left out, it is null.")
     ] = None,
     key: KeyOption = None,
 ) -> int:

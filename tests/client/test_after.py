@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -134,13 +135,15 @@ def test_a_store_that_goes_away_behind_the_commit_does_no_harm(
 
 @pytest.fixture
 def armed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What was looked at, call by call."""
+    """What was looked at, call by call: never in the caller's thread."""
     from workhorse.client import arming
 
     arm: Callable[..., Any] = vars(arming)["arm"]
     calls: list[list[str]] = []
+    caller = threading.get_ident()
 
     def noted(tx: Any, *, sources: list[str]) -> Any:
+        assert threading.get_ident() != caller, "its next transaction may have begun in it"
         calls.append(sources)
         return arm(tx, sources=sources)
 

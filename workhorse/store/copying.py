@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.expression import Executable
 
-from workhorse.domain.boundaries import BoundaryKind, DeliveryState
+from workhorse.domain.boundaries import BoundaryKind
 from workhorse.domain.ids import RunId
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
@@ -88,8 +88,7 @@ def _copy_deliveries(d: Dialect, unread: bool) -> Executable:
         sent = or_(
             *(v.kind == literal(k.value, Text) for k in (BoundaryKind.SIGNAL, BoundaryKind.HUMAN))
         )
-        came = v.state == literal(DeliveryState.VALUE.value, Text)
-        wanted = or_(wanted, and_(sent, came, ~_has_boundary(_source())))
+        wanted = or_(wanted, and_(sent, ~_has_boundary(_source())))
     number = func.row_number().over(order_by=v.inbox)
     copied = select(_target(), *(v[name] for name in _DELIVERY), number, d.clock).where(
         v.run_id == _source(), wanted

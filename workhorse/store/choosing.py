@@ -178,7 +178,7 @@ def _meant(d: Dialect, finished: bool, given: tuple[str, ...]) -> Any:
         "queue": runs.c.queue,
         "error_type": outcomes.c.error_type,
     }
-    statement = select(runs.c.id).join(table, table.c.id == runs.c.id)
+    statement = select(table.c.id).join(runs, table.c.id == runs.c.id)
     for name in given:
         if name == "tag":
             each = d.elements(runs.c.tags)
@@ -192,7 +192,7 @@ def _meant(d: Dialect, finished: bool, given: tuple[str, ...]) -> Any:
             statement = statement.where(runs.c.created_at < _instant(d, name))
         else:
             statement = statement.where(columns[name] == bindparam(name, type_=Text))
-    return statement.order_by(runs.c.id)
+    return statement.order_by(table.c.id)
 
 
 def _instant(d: Dialect, name: str) -> Any:
@@ -201,9 +201,10 @@ def _instant(d: Dialect, name: str) -> Any:
 
 def _choose(d: Dialect, finished: bool, given: tuple[str, ...]) -> Executable:
     at = d.instant_of(bindparam("at_us", type_=BigInteger))
+    last = outcomes.c.id if finished else live.c.id
     statement = _meant(d, finished, given).where(
-        runs.c.id > bindparam("after", type_=Id),
-        runs.c.id <= bindparam("until", type_=Id),
+        last > bindparam("after", type_=Id),
+        last <= bindparam("until", type_=Id),
         # Ids are drawn by their producers, whose clocks may be behind.
         runs.c.created_at <= at,
     )

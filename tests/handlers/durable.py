@@ -113,18 +113,20 @@ class FakeRun:
         wake_at = new.wake_at
         if new.delay_ms is not None:
             wake_at = self.now + timedelta(milliseconds=new.delay_ms)
-        self.boundaries[new.name] = stored = Boundary(
+        answer = Boundary(
             name=new.name,
             kind=new.kind,
             seq=new.seq,
             value=new.value,
             fingerprint=new.fingerprint,
             detail=new.detail,
-            wake_at=wake_at,
+            wake_at=new.wake_at,
             absolute=new.wake_at is not None,
-            due=wake_at is not None and wake_at <= self.now,
+            due=new.wake_at is not None and new.wake_at <= self.now,
         )
-        return RecordAnswer(Recorded.STORED, stored)
+        # A relative target is not read back: only the claim brings it.
+        self.boundaries[new.name] = replace(answer, wake_at=wake_at)
+        return RecordAnswer(Recorded.STORED, answer)
 
     # -- what the recorder does ------------------------------------------------------------------
 

@@ -16,15 +16,19 @@ from workhorse.domain.boundaries import (
     MAX_OPEN_WAITS,
     Boundary,
     BoundaryKind,
+    DeliveryState,
     History,
 )
+from workhorse.domain.recording import RecordAnswer, Recorded
 from workhorse.domain.runs import Reason
 from workhorse.errors import (
     BoundaryLimitExceededError,
+    ChildFailedError,
     LeaseLostError,
     WaitLimitExceededError,
 )
 from workhorse.handlers.failures import reason_for
+from workhorse.handlers.recording import Pending
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.handlers.signals import Stopped, StopReason, Suspended
 
@@ -123,6 +127,22 @@ def test_a_write_whose_lease_is_gone_raises_and_stores_nothing(world: World) -> 
     with pytest.raises(LeaseLostError):
         ctx.checkpoint("a", lambda: 1)
     assert (ctx.core.new_boundaries, world.run.boundaries) == (0, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["token", "patched", "sleep of zero", "sleep_until", "child", "children", "wait_any"]
+)
+def test_a_write_that_is_answered_as_lost_raises_too(world: World, name: str) -> None:
+    world.run.deliver(BoundaryKind.SIGNAL, "new", 5)
+    ctx = world.activate()
+    pending: Pending[RecordAnswer] = Pending()
+    pending.answer(RecordAnswer(Recorded.LOST))
+    world.run.record = lambda record: pending  # type: ignore[method-assign]
+    with pytest.raises(LeaseLostError, match="'new' was not stored"):
+        dict(NEW)[name](ctx)
+    with pytest.raises(LeaseLostError, match="'a' was not stored"):
+        ctx.checkpoint("a", lambda: 1)
+    assert (ctx.core.new_boundaries, ctx.core.suspension) == (0, ())
 
 
 # -- suspended -----------------------------------------------------------------------------------
@@ -319,4 +339,16 @@ def test_the_losers_of_a_choice_and_the_members_of_a_group_count_as_reached(worl
     ctx = world.activate()
     ctx.wait_any(choice)
     ctx.children("all", task, [1, 2])
+    assert ctx.patched("new") is True
+
+
+def test_the_members_of_a_group_that_failed_count_as_reached_too(world: World) -> None:
+    task = TaskRegistry().register(lambda payload: payload, "echo")
+    ctx = world.activate()
+    world.suspends(ctx, lambda: ctx.children("all", task, [1, 2]))
+    world.run.deliver(BoundaryKind.CHILD, "all[0]", {}, DeliveryState.FAILED)
+
+    ctx = world.activate()
+    with pytest.raises(ChildFailedError):
+        ctx.children("all", task, [1, 2])
     assert ctx.patched("new") is True

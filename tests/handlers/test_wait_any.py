@@ -99,6 +99,14 @@ def test_of_two_that_came_the_first_wins_in_each_activation(world: World) -> Non
     assert world.run.records[0].closes == ()
 
 
+def test_the_order_of_their_names_decides_nothing(world: World) -> None:
+    choice = {"a": waits.signal(), "b": waits.signal()}
+    parked(world, choice)
+    world.run.deliver(SIGNAL, "b", 1)
+    world.run.deliver(SIGNAL, "a", 2)
+    assert world.activate().wait_any(choice) == ("b", 1)
+
+
 def test_a_value_that_came_after_the_timers_time_still_counts(world: World) -> None:
     parked(world, either())
     world.run.now += 2 * DAY

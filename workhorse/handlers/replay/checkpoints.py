@@ -58,9 +58,7 @@ def checkpoint(
                 fingerprint=mark,
             )
         )
-        written = replay.launch(flight, Record(lease=replay.lease, boundary=new))
-        answer = yield written
-        replay.land(flight, new, written)
+        answer = yield from replay.write(flight, Record(lease=replay.lease, boundary=new))
     return (yield from _first(replay, new, answer))
 
 
@@ -88,8 +86,7 @@ def transaction(replay: Replay, name: str, operation: Callable[[Connection], obj
         replay.may_start()
         new = replay.number(NewBoundary(name=name, kind=_CHECKPOINT, seq=0))
         written = replay.launch_transaction(flight, Record(lease=replay.lease, boundary=new), work)
-        answer = yield written
-        replay.land(flight, new, written)
+        answer = yield from replay.answer(flight, new, written)
     return (yield from _first(replay, replace(new, value=text), answer))
 
 
@@ -102,9 +99,7 @@ def patched(replay: Replay, name: str) -> Steps[bool]:
         replay.may_start()
         value = "false" if replay.unreached() else "true"
         new = replay.number(NewBoundary(name=name, kind=BoundaryKind.PATCH, seq=0, value=value))
-        written = replay.launch(flight, Record(lease=replay.lease, boundary=new))
-        yield written
-        replay.land(flight, new, written)
+        yield from replay.write(flight, Record(lease=replay.lease, boundary=new))
     return (yield from patched(replay, name))
 
 
@@ -124,9 +119,7 @@ def token(replay: Replay, name: str, timeout: timedelta | None) -> Steps[str]:
             NewBoundary(name=name, kind=BoundaryKind.REFERENCE, seq=0, value=json.dumps(ref))
         )
         made = NewToken(ref=ref, timeout_ms=timeout_ms)
-        written = replay.launch(flight, Record(lease=replay.lease, boundary=new, token=made))
-        yield written
-        replay.land(flight, new, written)
+        yield from replay.write(flight, Record(lease=replay.lease, boundary=new, token=made))
     return (yield from token(replay, name, timeout))
 
 

@@ -44,8 +44,7 @@ def reach_child(replay: Replay, name: str, spec: ChildWait) -> Steps[Wait | Deli
     """Start a child where it is not started yet; return what came of it, or the open wait."""
     begun = yield from begin_child(replay, name, spec)
     if isinstance(begun, Launch):
-        yield begun.written
-        replay.land(begun.flight, begun.new, begun.written)
+        yield from replay.answer(begun.flight, begun.new, begun.written)
         begun = yield from begin_child(replay, name, spec)
         assert not isinstance(begun, Launch)  # noqa: S101 - it stands now
     return begun

@@ -13,8 +13,6 @@ from workhorse.domain.boundaries import (
     AWAITED,
     Boundary,
     BoundaryKind,
-    Delivered,
-    DeliveryState,
     NewBoundary,
     Wait,
 )
@@ -69,9 +67,7 @@ def wait_any(replay: Replay, waits: Mapping[str, WaitFor], name: str | None) -> 
             and spec.kind in AWAITED
             and (spec.kind, each) not in replay.deliveries
         )
-        written = replay.launch(flight, Record(lease=replay.lease, boundary=new, closes=closes))
-        yield written
-        replay.land(flight, new, written)
+        yield from replay.write(flight, Record(lease=replay.lease, boundary=new, closes=closes))
     if replay.boundaries[mark].value == new.value:
         replay.close(closes)
     return (yield from wait_any(replay, waits, name))
@@ -110,7 +106,7 @@ def _first(replay: Replay, waits: Mapping[str, WaitFor]) -> str | None:
         if (found := replay.deliveries.get((spec.kind, each))) is not None
     ]
     if came:
-        return min(came, key=_place).name
+        return min(came, key=lambda delivered: delivered.inbox).name
     passed = [
         stored
         for each, spec in waits.items()
@@ -121,10 +117,6 @@ def _first(replay: Replay, waits: Mapping[str, WaitFor]) -> str | None:
     if passed:
         return min(passed, key=lambda stored: (stored.wake_at or EPOCH, stored.seq)).name
     return None
-
-
-def _place(delivered: Delivered) -> tuple[bool, int]:
-    return delivered.state is DeliveryState.CLOSED, delivered.inbox
 
 
 def _checked(replay: Replay, waits: object, name: str | None) -> str:

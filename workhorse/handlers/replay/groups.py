@@ -107,8 +107,7 @@ def _start(
         elif isinstance(begun, Wait):
             waits.append(begun)
     for member, launch in launches:
-        yield launch.written
-        replay.land(launch.flight, launch.new, launch.written)
+        yield from replay.answer(launch.flight, launch.new, launch.written)
         begun = yield from begin_child(replay, member, members[member], texts[member])
         if isinstance(begun, Wait):
             waits.append(begun)
@@ -129,9 +128,7 @@ def _group(replay: Replay, name: str, count: int) -> Steps[None]:
     with entered as flight:
         replay.may_start()
         new = replay.number(NewBoundary(name=name, kind=_GROUP, seq=0, detail=detail))
-        written = replay.launch(flight, Record(lease=replay.lease, boundary=new))
-        yield written
-        replay.land(flight, new, written)
+        yield from replay.write(flight, Record(lease=replay.lease, boundary=new))
     yield from _group(replay, name, count)
 
 
@@ -158,9 +155,7 @@ def _cancel_rest(replay: Replay, name: str, members: Mapping[str, ChildWait]) ->
         detail = json.dumps({"cancelled": len(rest)})
         new = replay.number(NewBoundary(name=mark, kind=_GROUP, seq=0, detail=detail))
         record = Record(lease=replay.lease, boundary=new, cancels=rest)
-        written = replay.launch(flight, record)
-        yield written
-        replay.land(flight, new, written)
+        yield from replay.write(flight, record)
 
 
 def _end(replay: Replay, member: str) -> Delivered:

@@ -218,6 +218,25 @@ class Replay:
         with self._lock:
             self.limits.take_bytes(name, size)
 
+    def write(self, flight: Flight, record: Record) -> Steps[RecordAnswer]:
+        """Have a boundary written, and wait for the answer."""
+        written = self.launch(flight, record)
+        return (yield from self.answer(flight, record.boundary, written))
+
+    def answer(
+        self, flight: Flight, new: NewBoundary, written: Pending[RecordAnswer]
+    ) -> Steps[RecordAnswer]:
+        """Wait for the answer to a write.
+
+        Raises:
+            LeaseLostError: The lease is gone; nothing was stored.
+        """
+        answer: RecordAnswer = yield written
+        self.land(flight, new, written)
+        if answer.result is Recorded.LOST:
+            raise self._lost(new)
+        return answer
+
     def launch(self, flight: Flight, record: Record) -> Pending[RecordAnswer]:
         """Have a boundary written; its flight ends when the answer comes, whoever waits for it.
 
@@ -255,7 +274,7 @@ class Replay:
 
     def _keep(self, new: NewBoundary, answer: RecordAnswer) -> BaseException | None:
         if answer.result is Recorded.LOST:
-            return LeaseLostError(f"{self.owner}: its lease is gone; '{new.name}' was not stored")
+            return self._lost(new)
         stored = answer.boundary or Boundary(
             name=new.name,
             kind=new.kind,
@@ -274,6 +293,9 @@ class Replay:
                 self.limits.settled()
         self.boundaries[new.name] = stored
         return None
+
+    def _lost(self, new: NewBoundary) -> LeaseLostError:
+        return LeaseLostError(f"{self.owner}: its lease is gone; '{new.name}' was not stored")
 
     def release(self, flight: Flight, error: BaseException | None) -> None:
         """End a flight. Those who joined it get its error, or look for themselves what stands.

@@ -158,9 +158,7 @@ def _reach_delivery(
             return Wait(kind=spec.kind, name=name, new=new, token=ref)
         replay.may_start()
         new = replay.number(new)
-        written = replay.launch(flight, Record(lease=replay.lease, boundary=new))
-        yield written
-        replay.land(flight, new, written)
+        yield from replay.write(flight, Record(lease=replay.lease, boundary=new))
     return (yield from _reach_delivery(replay, name, spec, delay_ms=delay_ms))
 
 
@@ -192,9 +190,7 @@ def _reach_timer(replay: Replay, name: str, duration: timedelta) -> Steps[Wait |
             return Wait(kind=_TIMER, name=name, new=new)
         replay.may_start()
         new = replay.number(new)
-        written = replay.launch(flight, Record(lease=replay.lease, boundary=new))
-        yield written
-        replay.land(flight, new, written)
+        yield from replay.write(flight, Record(lease=replay.lease, boundary=new))
     return (yield from _reach_timer(replay, name, duration))
 
 
@@ -214,9 +210,7 @@ def _reach_instant(replay: Replay, name: str, spec: UntilWait) -> Steps[Wait | B
         replay.may_start()
         # Written now and not with the suspension: only the database can say whether it is past.
         new = replay.number(NewBoundary(name=name, kind=_TIMER, seq=0, wake_at=wake_at))
-        written = replay.launch(flight, Record(lease=replay.lease, boundary=new))
-        yield written
-        replay.land(flight, new, written)
+        yield from replay.write(flight, Record(lease=replay.lease, boundary=new))
     return (yield from _reach_instant(replay, name, spec))
 
 

@@ -24,7 +24,7 @@ from workhorse.runtime.options import Shutdown, WorkerOptions
 from workhorse.store.database import ManualClock
 from workhorse.testing.captured import CapturingLane, SentWakeup
 from workhorse.testing.crashes import Crash, Crashes
-from workhorse.testing.throwaway import throwaway_database
+from workhorse.store.throwaway import throwaway_database
 
 if TYPE_CHECKING:
     from workhorse.domain.ids import RunId

@@ -8,7 +8,6 @@ Source: docs/testing.md
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def workhorse_app(pytestconfig: pytest.Config) -> Workhorse:
     """The app that is tested: what the setting `workhorse_app` names; or override this fixture."""
+    import pkgutil
+
     from workhorse.app import Workhorse
 
     named = str(pytestconfig.getini(_INI))

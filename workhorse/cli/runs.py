@@ -1,4 +1,4 @@
-"""`workhorse runs`: list, show, timeline, export, signal, cancel, rerun."""
+"""`workhorse runs`: list, show, timeline, export, replay, signal, cancel, rerun."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from workhorse.cli import exits
 from workhorse.cli.invocation import Invocation
 from workhorse.cli.options import command
+from workhorse.cli.replaying import replay
 from workhorse.cli.run_acts import cancel, rerun
 from workhorse.cli.waits import RunIdArgument, signal
 
@@ -30,6 +31,7 @@ def register(app: typer.Typer) -> None:
     command(group, "cancel", cancel)
     command(group, "rerun", rerun)
     command(group, "export", export)
+    command(group, "replay", replay)
     app.add_typer(group, name="runs")
 
 

@@ -21,7 +21,7 @@ from tests.support.eventually import eventually
 from workhorse.domain.boundaries import History
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
-from workhorse.domain.outcomes import Finish, Retry
+from workhorse.domain.outcomes import Finish, HandBack, Retry
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import MAX_HAND_BACKS, Failure, Reason, RunState
 from workhorse.errors import LeaseLostError, StoreUnavailableError
@@ -489,10 +489,13 @@ def test_hand_backs_count_anew_from_a_new_boundary(rig: Rig, kind: str, names: l
         await asyncio.get_running_loop().create_future()
 
     rig.task("t")(plain if kind == "plain" else waits)
-    claimed = rig.claimed("t", retry=ONCE)
+    run_id = rig.enqueue("t", retry=ONCE)
+    for _ in range(MAX_HAND_BACKS - 1):
+        rig.store.run(settle, [Entry(rig.claim().lease, HandBack())], reach=rig.lane.reach_ms)
+    claimed = rig.claim()
+    assert claimed.hand_backs == MAX_HAND_BACKS - 1
     worker = rig.worker()
-    often = replace(claimed, hand_backs=MAX_HAND_BACKS - 1)
-    thread = threading.Thread(target=worker.process_run, args=(often,))
+    thread = threading.Thread(target=worker.process_run, args=(claimed,))
     thread.start()
     gate.wait()
 
@@ -502,7 +505,7 @@ def test_hand_backs_count_anew_from_a_new_boundary(rig: Rig, kind: str, names: l
     if names:
         assert rig.claim().hand_backs == 1
     else:
-        assert rig.view(claimed.id).reason is Reason.INTERRUPTED
+        assert rig.view(run_id).reason is Reason.INTERRUPTED
 
 
 # -- what goes with a boundary -------------------------------------------------------------------

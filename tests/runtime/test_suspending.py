@@ -161,6 +161,13 @@ async def _in_a_task_of_its_own(ctx: AsyncContext) -> None:
     await started
 
 
+async def _beside_a_task_that_nobody_asks(ctx: AsyncContext) -> None:
+    started = asyncio.create_task(_direct(ctx))
+    await asyncio.sleep(0)
+    await ctx.wait_for_signal("go")
+    await started
+
+
 async def _swallowed(ctx: AsyncContext) -> str:
     with contextlib.suppress(BaseException):
         await ctx.wait_for_signal("go")
@@ -189,6 +196,7 @@ async def _endless() -> None:
         _waited_for,
         _shielded,
         _in_a_task_of_its_own,
+        _beside_a_task_that_nobody_asks,
         _swallowed,
         _turned_into_another_error,
     ],
@@ -202,11 +210,14 @@ def test_an_async_handler_is_suspended_whatever_it_makes_of_it(
     async def handler(ctx: AsyncContext) -> None:
         await how(ctx)
 
-    claimed = rig.claimed("t", retry=ONCE)
+    run_id = rig.enqueue("t", retry=ONCE)
+    worker = rig.worker(cancel_wait_ms=60_000)
+    worker.start()
 
-    assert rig.worker().process_run(claimed) is RunState.WAITING
+    eventually(lambda: rig.state(run_id) is RunState.WAITING)
+    eventually(lambda: worker._parts.slots.free == 4)
 
-    assert open_waits(rig, claimed.id) == ["go"]
+    assert open_waits(rig, run_id) == ["go"]
     gc.collect()
     assert [each for each in caplog.records if each.name == "asyncio"] == []
 

@@ -29,6 +29,7 @@ COMMANDS = (
     ("runs", "cancel"),
     ("runs", "rerun"),
     ("runs", "export"),
+    ("runs", "replay"),
     ("waits",),
     ("waits", "list"),
     ("waits", "complete"),

@@ -11,6 +11,13 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 PRINTED = {
+    "testing_a_month.py": [
+        "['welcome, Ann', 'thank you, Ann'], result: very good, attempts: 1",
+        "after the crash: running, ['welcome, Bob']",
+        "['welcome, Bob', 'thank you, Bob'], result: no answer, attempts: 2",
+        "as it is: at the open wait 'a month'",
+        "changed: expected timer 'a month', came a new checkpoint 'voucher'",
+    ],
     "in_your_transaction.py": [
         "3 activations",
         "order 1 confirmed at attempt 2",

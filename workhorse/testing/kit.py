@@ -22,9 +22,9 @@ from workhorse.errors import ConfigurationError, WorkhorseError
 from workhorse.maintenance import Maintenance, Pass
 from workhorse.runtime.options import Shutdown, WorkerOptions
 from workhorse.store.database import ManualClock
+from workhorse.store.throwaway import throwaway_database
 from workhorse.testing.captured import CapturingLane, SentWakeup
 from workhorse.testing.crashes import Crash, Crashes
-from workhorse.store.throwaway import throwaway_database
 
 if TYPE_CHECKING:
     from workhorse.domain.ids import RunId

@@ -88,18 +88,16 @@ def record(tx: Tx, records: Sequence[Record], *, reach: Reach) -> Written:
     written = Written()
     if not records:
         return written
+    first = {_key(each): at for at, each in reversed(list(enumerate(records)))}
+    if len(first) < len(records):
+        return _in_turn(tx, records, set(first.values()), reach)
     fresh = {
         (str(row.run_id), row.name)
         for row in tx.fetch(
             _insert, batch=_batch([(each.lease, each.boundary) for each in records])
         )
     }
-    mine: set[int] = set()
-    for at, each in enumerate(records):
-        key = (str(each.lease.run_id), each.boundary.name)
-        if key in fresh:
-            fresh.remove(key)  # a second one of that name in the batch was not what was inserted
-            mine.add(at)
+    mine = {at for at, each in enumerate(records) if _key(each) in fresh}
     others = [each for at, each in enumerate(records) if at not in mine]
     standing = _standing_rows(tx, others) if others else {}
     for at, each in enumerate(records):
@@ -111,6 +109,29 @@ def record(tx: Tx, records: Sequence[Record], *, reach: Reach) -> Written:
     if any(each.token or each.child or each.closes or each.cancels for each in extras):
         written.hints += write_extras(tx, extras, reach=reach)
     return written
+
+
+def _in_turn(tx: Tx, records: Sequence[Record], first: set[int], reach: Reach) -> Written:
+    """Write a batch in which a run's name is said more than once: each is judged by itself.
+
+    A worker that lost a lease and claimed the run again may offer both: which of them was inserted
+    could not be told from its name.
+    """
+    parts: tuple[list[int], list[int]] = ([], [])
+    for at in range(len(records)):
+        parts[at not in first].append(at)
+    answers: dict[int, RecordAnswer] = {}
+    written = Written()
+    for part in parts:
+        done = record(tx, [records[at] for at in part], reach=reach)
+        answers |= zip(part, done.answers, strict=True)
+        written.hints += done.hints
+    written.answers = [answers[at] for at in range(len(records))]
+    return written
+
+
+def _key(record: Record) -> tuple[str, str]:
+    return str(record.lease.run_id), record.boundary.name
 
 
 def read_values(tx: Tx, requests: Sequence[ReadValue]) -> list[str | None]:

@@ -38,7 +38,7 @@ from workhorse.store.boundaries import insert_waits
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.enqueueing import upsert
-from workhorse.store.leasing import held_by, lock_held
+from workhorse.store.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
 from workhorse.store.schema import Id, Number, boundaries, deliveries, links, live, tokens
 
 TOKEN_LINK: Final = "token"  # noqa: S105 - a kind of link
@@ -84,7 +84,7 @@ def suspend(
     A run to which something was delivered since its claim is ready at once: what it waits for may
     be there already.
     """
-    linked = _linked(suspensions)
+    linked = _held(tx, _linked(suspensions))
     stands = _read_tokens(tx, sorted({wait.token or "" for _, wait in linked})) if linked else {}
     new = [
         (each.lease, _until(wait.new, stands.get(wait.token or "")))
@@ -126,6 +126,16 @@ def _linked(suspensions: Sequence[Suspension]) -> list[tuple[Lease, Wait]]:
         for wait in each.waits
         if wait.kind is BoundaryKind.TOKEN and wait.new is not None
     ]
+
+
+def _held(tx: Tx, linked: Sequence[tuple[Lease, Wait]]) -> list[tuple[Lease, Wait]]:
+    """Leave out those whose lease is gone: nothing of them is stored, their links neither."""
+    if not linked:
+        return []
+    leases = list(dict.fromkeys(lease for lease, _ in linked))
+    rows = tx.fetch(_under_lease, batch=lease_batch(leases))
+    held = {(str(row.id), row.token) for row in rows}
+    return [(lease, wait) for lease, wait in linked if (lease.run_id, lease.token) in held]
 
 
 def _read_tokens(tx: Tx, refs: Sequence[str]) -> dict[str, _Token]:
@@ -204,6 +214,10 @@ def _wait_rows(suspensions: Sequence[Suspension]) -> str:
 
 
 # -- statements ----------------------------------------------------------------------------------
+
+
+def _under_lease(d: Dialect) -> Executable:
+    return lock_held(d.rows("batch", LEASE_COLUMNS), live.c.token)
 
 
 def _tokens(d: Dialect) -> Executable:

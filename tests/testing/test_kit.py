@@ -347,6 +347,23 @@ def test_a_transaction_writes_to_the_throw_away_database(app: Workhorse, kit: Ki
     engine.dispose()
 
 
+def test_a_handler_may_sleep_until_an_instant_of_a_clock_that_is_years_ahead(
+    app: Workhorse, kit: Kit
+) -> None:
+    """What is too far ahead is judged by the kit's clock, too."""
+
+    @app.task("nap")
+    def nap(ctx: Context) -> None:
+        ctx.sleep_until("nap", at)
+
+    for _ in range(5):
+        kit.advance(timedelta(days=365))
+    at = kit.now + timedelta(days=300)
+
+    assert kit.run_to_end(nap.enqueue()).view().state is RunState.SUCCEEDED
+    assert kit.now == at
+
+
 # -- the app in it -------------------------------------------------------------------------------
 
 

@@ -87,7 +87,7 @@ class Activation:
         self.task: Final = task
         self.lease: Final[Lease] = claimed.lease
         self.recorder: Final = recorders.make(self, claimed.lease)
-        self.core: Final = ActivationCore(claimed, self.recorder)
+        self.core: Final = ActivationCore(claimed, self.recorder, now=recorders.now)
         self.variables: Final = variables
         self.takes_slot: Final = takes_slot
 

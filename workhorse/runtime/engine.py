@@ -98,8 +98,8 @@ class Engine:
             calls.store.sibling(connections=CONNECTIONS, bounded=False), lease_ms=options.lease_ms
         )
         self._recorders = Recorders(
-            self._writer.ask, pace=pace, after_record=options.after_record,
-            transactions=self._transactions,
+            self._writer.ask, pace=pace, now=heartbeat_store.about_now,
+            after_record=options.after_record, transactions=self._transactions,
         )  # fmt: skip
         self._recorders.events = self
         self._endings = Endings(

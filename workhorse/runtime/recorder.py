@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer, Recorded
@@ -66,6 +67,7 @@ class Recorders:
 
     Args:
         ask: Has the writer take something; False when the worker has ended.
+        now: Tells handlers' contexts about the present, for coarse checks.
         after_record: Told of boundaries that are committed, see `AfterRecord`.
         transactions: Carries out `ctx.transaction`; None where nobody does.
     """
@@ -78,11 +80,13 @@ class Recorders:
         ask: Callable[[Item], bool],
         *,
         pace: Pace,
+        now: Callable[[], datetime],
         after_record: AfterRecord | None = None,
         transactions: Transactions | None = None,
     ) -> None:
         self.ask = ask
         self.pace = pace
+        self.now = now
         self.after_record = after_record
         self.transactions = transactions
 

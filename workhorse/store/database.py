@@ -273,10 +273,12 @@ class Store:
             return conn.execute(portable(prepared.sql), values)
         return conn.exec_driver_sql(prepared.sql, values)
 
+    def about_now(self) -> datetime:
+        """Return about the present, in UTC, for coarse checks: the host's clock, or a test's."""
+        return datetime.now(UTC) if self.manual_clock is None else self.manual_clock.now
+
     def _clock_value(self) -> Any:
-        if self.manual_clock is not None:
-            return self.dialect.write_instant(self.manual_clock.now)
-        return self.dialect.write_instant(datetime.now(UTC))
+        return self.dialect.write_instant(self.about_now())
 
     # -- connections -----------------------------------------------------------------------------
 

@@ -13,7 +13,11 @@ import pytest
 
 from tests.support.eventually import eventually
 from tests.support.processes import Processes, RunningProcess
+from workhorse.cli import exits
 from workhorse.cli.demo import shop, story
+from workhorse.cli.demo.reckoning import Reckoning
+from workhorse.cli.demo.running import run_demo
+from workhorse.cli.rendering import Renderer
 
 LAST = re.compile(
     r"demo: (\d+) runs, (\d+) succeeded, (\d+) recovered, (\d+) retried, "
@@ -69,7 +73,12 @@ def test_a_demo_adds_up_and_leaves_nothing_behind(processes: Processes, temporar
     assert last[0] == lines[-1]
     check_figures(*map(int, last.groups()))
     assert "SIGKILL while it holds" in demo.output()
+    assert "SIGKILL for all 3 workers" in demo.output()
     assert "a message that names no run is sent" in demo.output()
+    assert "Ada approves order 16" in demo.output()
+    assert re.search(r"order \d+ is delivered: delivered; told again: duplicate", demo.output())
+    assert re.search(r"delivery  review +human, value, .*by Ada", demo.output())
+    assert re.search(r"^books: \d+ effects, each with its checkpoint", demo.output(), re.MULTILINE)
     assert "\x1b" not in demo.output()
     assert left_behind(temporary) == []
 
@@ -82,18 +91,26 @@ def test_a_demo_needs_no_broker_and_prints_for_programs_too(
     assert demo.wait(within=150) == 0, demo.output()
 
     *told, summary = (json.loads(line) for line in demo.output().splitlines())
-    assert {line["event"] for line in told} == {"said"}
+    assert {line["event"] for line in told} == {"said", "timeline", "books"}
+    (timeline,) = (line["entries"] for line in told if line["event"] == "timeline")
+    assert [timeline[0]["what"], timeline[-1]["state"]] == ["created", "succeeded"]
     assert summary.pop("event") == "summary"
     assert summary.pop("problems") == []
+    # Of 16 parcels one is refused and refunded; a parcel has six effects, and what is collected
+    # has three and an item of the shelf.
+    assert summary.pop("effects") == 15 * 6 + 2 + 8 * 3
+    assert summary.pop("taken") == 8
+    assert summary.pop("repeated") <= summary["recovered"]
+    assert summary.pop("pauses") >= 15 * 6 + 2 + 8 * 3
     check_figures(**summary)
     assert left_behind(temporary) == []
 
 
 def check_figures(runs: int, succeeded: int, recovered: int, retried: int, stale: int) -> None:
-    assert runs == succeeded == 72
+    assert runs == succeeded == 24
     assert recovered >= 2  # what the killed worker held
-    # Seven handlers fail at first; one that was killed before it could is recovered instead.
-    assert 3 <= retried <= 7
+    # Six handlers fail at first; one that was killed before it could is recovered instead.
+    assert 2 <= retried <= 6
     assert stale >= 10
 
 
@@ -150,3 +167,15 @@ def test_the_story_knows_the_shop() -> None:
     assert tuple(task.name for task in tasks) == story.TASKS
     assert {task.queue for task in tasks} == set(story.QUEUES)
     assert {task.is_async for task in tasks} == {True, False}
+
+
+def test_a_demo_whose_books_disagree_ends_with_bad_news(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = Reckoning(24, 24, 3, 6, 10, problems=["run x: `charge` was asked for again"])
+    monkeypatch.setattr(story.Story, "play", lambda _story: sums)
+
+    code = run_demo(Renderer(json=False), "polling")
+
+    assert code == exits.BAD_NEWS
+    assert "problem       run x: `charge` was asked for again" in capsys.readouterr().out

@@ -8,17 +8,18 @@ from __future__ import annotations
 import sys
 import time
 
-from workhorse.cli.demo.shop import Order, app, charge
+from workhorse.cli.demo.shop import Order, app, collect, deliver
 
 _ITEMS = ("horseshoe", "saddle", "bridle", "oats", "brush")
 
 
 def take_orders(first: int, count: int, pause_s: float) -> None:
-    """Enqueue the first task of each order."""
+    """Enqueue orders; every third one is collected."""
     with app:
         for number in range(first, first + count):
             order = Order(number, _ITEMS[number % len(_ITEMS)], 100 * number)
-            charge.enqueue(order, key=f"order-{number}", tags=[f"order:{number}"])
+            task = collect if number % 3 == 0 else deliver
+            task.enqueue(order, key=f"order-{number}", tags=[f"order:{number}"])
             time.sleep(pause_s)
 
 

@@ -6,34 +6,62 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workhorse.cli.demo.ledger import END, ERROR, START, Line
+from workhorse.cli.demo import shelf
+from workhorse.cli.demo.ledger import EFFECT, END, ERROR, PAUSE, START, Line
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Reason, RunState, RunView
-from workhorse.store import history, viewing
+from workhorse.store import history, inspecting, viewing
 from workhorse.store.database import Tx
 from workhorse.store.history import Attempt
+from workhorse.store.inspecting import CheckpointView
 
 _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What the store says when all is over: each run, and its failed attempts."""
+    """What the store says when all is over: each run, its failed attempts and its checkpoints.
+
+    `taken` has the run of each item that was taken from the shelf.
+    """
 
     runs: list[RunView]
     attempts: Mapping[str, list[Attempt]]
+    checkpoints: Mapping[str, list[CheckpointView]]
+    taken: Sequence[str] = ()
 
 
 @dataclass(slots=True)
 class Reckoning:
-    """The demo's figures, and all that does not add up."""
+    """The demo's figures, and all that does not add up.
+
+    `effects` counts what providers were asked for, each once; `repeated` what was asked for again
+    and known by its key; `taken` what was written together with its checkpoint; `pauses` the waits
+    that ended an activation.
+    """
 
     runs: int
     succeeded: int
     recovered: int
     retried: int
     stale: int
+    effects: int = 0
+    repeated: int = 0
+    taken: int = 0
+    pauses: int = 0
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def in_words(self) -> list[str]:
+        """What the ledger and the store say together; only where there are no problems."""
+        if self.problems:
+            return []
+        return [
+            f"{self.effects} effects, each with its checkpoint: once stored, never done again",
+            f"{self.repeated} asked for again after a worker had died, and known by their keys",
+            f"{self.taken} items taken from the shelf, each in one commit with its checkpoint",
+            f"{self.pauses} sleeps and waits, and no attempt was spent on them",
+        ]
 
     def __str__(self) -> str:
         return (
@@ -49,7 +77,12 @@ def read_books(tx: Tx) -> Books:
     while page:
         runs += page
         page = viewing.list_runs(tx, limit=_PAGE, before=page[-1].id)
-    return Books(runs, {run.id: history.attempts_of(tx, run.id) for run in runs})
+    return Books(
+        runs,
+        {run.id: history.attempts_of(tx, run.id) for run in runs},
+        {run.id: inspecting.list_checkpoints(tx, run.id, limit=_PAGE, after="") for run in runs},
+        shelf.taken(tx.conn),
+    )
 
 
 def reckon(
@@ -71,6 +104,7 @@ def reckon(
         stale: Wakeups that the workers counted as stale.
         stale_sent: Wakeups that were sent for runs that had succeeded before.
     """
+    effects = _effects(lines)
     reasons = Counter(each.reason for rows in books.attempts.values() for each in rows)
     sums = Reckoning(
         runs=len(books.runs),
@@ -78,12 +112,28 @@ def reckon(
         recovered=reasons[Reason.LOST],
         retried=reasons[Reason.ERROR],
         stale=stale,
+        effects=len(effects),
+        repeated=sum(len(each) - 1 for each in effects.values()),
+        taken=len(books.taken),
+        pauses=sum(line.event == PAUSE for line in lines),
     )
     sums.problems += _of_the_sums(sums, books, expected, stale_sent)
-    events = {event: _marks(lines, event) for event in (START, END, ERROR)}
+    events = {event: _marks(lines, event) for event in (START, END, ERROR, PAUSE)}
     sums.problems += _of_the_ledger(books, events)
     for run in books.runs:
-        sums.problems += _of_a_run(run, books.attempts[run.id], events)
+        rows = books.attempts[run.id]
+        sums.problems += _of_a_run(run, rows, events)
+        lost = {row.fence for row in rows if row.reason is Reason.LOST}
+        for checkpoint in books.checkpoints[run.id]:
+            if checkpoint.name == shelf.STAGE:
+                count = books.taken.count(run.id)
+                if count != 1:
+                    sums.problems.append(f"run {run.id}: took {count} items from the shelf")
+            else:
+                asked = effects.pop((run.id, checkpoint.name), [])
+                sums.problems += _of_an_effect(run.id, checkpoint, asked, lost)
+    for run_id, stage in effects:
+        sums.problems.append(f"run {run_id}: `{stage}` was asked for, and no checkpoint says so")
     for run_id, fence in killed_with:
         rows = books.attempts.get(run_id, [])
         if not any(row.fence == fence and row.reason is Reason.LOST for row in rows):
@@ -133,17 +183,53 @@ def _of_a_run(run: RunView, rows: Sequence[Attempt], events: Mapping[str, Marks]
     for row in rows:
         if row.reason is Reason.ERROR and not events[ERROR][run.id, row.fence]:
             yield f"run {run.id}: the store has an error of lease {row.fence}, the ledger none"
-    for event in (START, END, ERROR):
-        for run_id, fence in events[event]:
-            if run_id == run.id and not _accounted(event, fence, run.fence, failed):
+    paused = {fence for run_id, fence in events[PAUSE] if run_id == run.id}
+    for event, marks in events.items():
+        for run_id, fence in marks:
+            if run_id == run.id and not _accounted(event, fence, run.fence, failed, paused):
                 yield f"run {run.id}: the ledger has `{event}` of lease {fence}, the store does not"
 
 
-def _accounted(event: str, fence: int, last: int, failed: Mapping[int, Reason]) -> bool:
-    """Whether the store explains a line: a handler can end, and die before its settle."""
+def _accounted(
+    event: str, fence: int, last: int, failed: Mapping[int, Reason], paused: Collection[int]
+) -> bool:
+    """Whether the store explains a line: a handler can end or pause, and die before its settle."""
     if fence == last:
-        return event != ERROR
+        return event in (START, END)
     reason = failed.get(fence)
     if event == ERROR:
         return reason in (Reason.ERROR, Reason.LOST)
-    return reason is Reason.LOST or (event == START and reason is Reason.ERROR)
+    if event == END:
+        return reason is Reason.LOST
+    if event == PAUSE:
+        return reason in (None, Reason.LOST) and fence < last
+    # A wait spends no attempt: the next lease follows without a row.
+    return fence in failed or (fence in paused and fence < last)
+
+
+def _effects(lines: Sequence[Line]) -> dict[tuple[str, str], list[Line]]:
+    """Return what was asked for, by run and stage, each request in its order."""
+    found: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        if line.event == EFFECT:
+            found.setdefault((line.mark.run, line.stage), []).append(line)
+    return found
+
+
+def _of_an_effect(
+    run_id: str, checkpoint: CheckpointView, asked: Sequence[Line], lost: Collection[int]
+) -> Iterator[str]:
+    """An effect is done under the lease that stored it; before that, only by those that died."""
+    what = f"run {run_id}: `{checkpoint.name}`"
+    fences = Counter(line.mark.fence for line in asked)
+    if not fences[checkpoint.fence]:
+        yield f"{what} is stored under the lease {checkpoint.fence}, and was not asked for then"
+    for fence, count in fences.items():
+        if count > 1:
+            yield f"{what} was asked for {count} times under the lease {fence}"
+        if fence > checkpoint.fence:
+            yield f"{what} is stored, and was asked for again under the lease {fence}"
+        if fence < checkpoint.fence and fence not in lost:
+            yield f"{what} was asked for under the lease {fence}, which did not die, and not stored"
+    if len({line.key for line in asked}) > 1:
+        yield f"{what} was asked for under several keys"

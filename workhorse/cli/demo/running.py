@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from workhorse.settings import child_environment
 
 if TYPE_CHECKING:
     from workhorse.cli.rendering import Renderer
+    from workhorse.store.timelines import TimelineEntry
 
 LANES: Final = ("sqs", "polling")
 
@@ -42,8 +43,9 @@ def run_demo(renderer: Renderer, lane: str) -> int:
         # Imports SQLAlchemy, while the endpoint starts.
         from workhorse.cli.demo.story import Story
 
+        story = Story(stage, fleet, endpoint)
         try:
-            sums = Story(stage, fleet, endpoint).play()
+            sums = story.play()
         except StoppedError as stopped:
             stage.say("demo", f"{stopped}: ending all processes")
             return stopped.exit_code
@@ -53,8 +55,23 @@ def run_demo(renderer: Renderer, lane: str) -> int:
         fleet.stop(fleet.members)
         if sums.problems:
             stage.explain_failure(sums.problems)
+    if story.shown is not None:
+        _show(renderer, *story.shown)
+    for words in sums.in_words:
+        renderer.event({"event": "books", "what": words}, f"books: {words}")
     renderer.event({"event": "summary", **asdict(sums)}, str(sums))
     return exits.BAD_NEWS if sums.problems else exits.OK
+
+
+def _show(renderer: Renderer, run_id: str, entries: Sequence[TimelineEntry]) -> None:
+    """Show what happened to a run, as an operator would look at it."""
+    from workhorse.cli.views import entry_document, timeline_table
+
+    documents = [entry_document(each) for each in entries]
+    renderer.event({"event": "timeline", "id": run_id, "entries": documents}, "")
+    if not renderer.json:
+        title = f"$ workhorse runs timeline {run_id}"
+        renderer.document(documents, title, timeline_table(entries), "")
 
 
 def _environment(lane: str) -> Mapping[str, str]:
@@ -62,7 +79,7 @@ def _environment(lane: str) -> Mapping[str, str]:
     return {
         "WORKHORSE_APP": "workhorse.cli.demo.shop:app",
         "WORKHORSE_LANE": lane,
-        "WORKHORSE_QUEUES": "orders,mail",
+        "WORKHORSE_QUEUES": "parcels,counter",
         "WORKHORSE_LEASE_SECONDS": "2",
         "WORKHORSE_CONCURRENCY": "4",
         "WORKHORSE_DRAIN_SECONDS": "3",

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from workhorse.cli.demo.ledger import END, ERROR, NAME, START, Ledger, Line, in_hand
+from workhorse.cli.demo.ledger import EFFECT, END, ERROR, NAME, PAUSE, START, Ledger, Line, in_hand
 from workhorse.cli.rendering import Table
 
 if TYPE_CHECKING:
-    from workhorse.cli.demo.fleet import Fleet
+    from workhorse.cli.demo.fleet import Fleet, Member
     from workhorse.cli.rendering import Renderer
     from workhorse.domain.runs import RunState
     from workhorse.store.database import Store
@@ -35,6 +35,8 @@ class Stage:
         self._counted = 0.0
         self._told = 0
         self._last_counts = ""
+        self._people: Member | None = None
+        self._heard = 0
 
     @property
     def elapsed_s(self) -> float:
@@ -53,9 +55,20 @@ class Stage:
             if line.event == ERROR:
                 self.say(self._name(line.pid), f"{_short(line)} failed; it will be tried again")
             elif line.event == START and _died_before(lines[:at], line):
-                self.say(self._name(line.pid), f"{_short(line)} starts over")
+                self.say(self._name(line.pid), f"{_short(line)} goes on where it was cut off")
+            elif line.event == EFFECT and _asked_before(lines[:at], line):
+                self.say(self._name(line.pid), f"{_short(line)} asks again: {line.key}, known")
         self._told = len(lines)
+        self._repeat_what_people_say()
         return lines
+
+    def asked_for(self, stage: str) -> bool:
+        """Whether an order has come to a stage by now."""
+        return any(line.event == EFFECT and line.stage == stage for line in self.lines())
+
+    def hear(self, people: Member) -> None:
+        """Repeat from now on what this process says of people outside."""
+        self._people = people
 
     def say(self, who: str, what: str) -> None:
         """Tell that something has happened."""
@@ -103,6 +116,15 @@ class Stage:
         columns = ("process", "pid", "state", "in hand", "ended")
         return Table(columns, rows, title=f"runs: {_counts(counts)}")
 
+    def _repeat_what_people_say(self) -> None:
+        if self._people is None:
+            return
+        whole = self._people.output().split("\n")[:-1]
+        for line in whole[self._heard :]:
+            who, _, what = line.partition("\t")
+            self.say(who, what)
+        self._heard = len(whole)
+
     def _name(self, pid: int) -> str:
         return next((each.name for each in self._fleet.members if each.pid == pid), str(pid))
 
@@ -118,4 +140,8 @@ def _short(line: Line) -> str:
 def _died_before(lines: Sequence[Line], line: Line) -> bool:
     """Whether an earlier activation of the run was cut off."""
     mine = [each for each in lines if each.mark.run == line.mark.run]
-    return bool(mine) and mine[-1].event != ERROR
+    return bool(mine) and mine[-1].event not in (ERROR, PAUSE)
+
+
+def _asked_before(lines: Sequence[Line], line: Line) -> bool:
+    return any(each.event == EFFECT and each.key == line.key for each in lines)

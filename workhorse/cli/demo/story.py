@@ -10,22 +10,25 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-from workhorse.cli.demo import ledger
+from workhorse.cli.demo import ledger, shelf
 from workhorse.cli.demo.broker import Broker, LaneBroker, SqsBroker
 from workhorse.cli.demo.fleet import DemoFailedError, Fleet, Member
-from workhorse.cli.demo.reckoning import Reckoning, read_books, reckon
+from workhorse.cli.demo.reckoning import Books, Reckoning, read_books, reckon
 from workhorse.cli.demo.stage import Stage
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
-from workhorse.store import viewing
-from workhorse.store.database import Store
+from workhorse.store import timelines, viewing
+from workhorse.store.database import Store, Tx
 from workhorse.store.migrating import migrate
+from workhorse.store.timelines import TimelineEntry
 
 ORDERS: Final = 24
-QUEUES: Final = ("orders", "mail")  # the shop's; importing the shop would make an app here
-TASKS: Final = ("orders.charge", "orders.ship", "orders.mail")
+QUEUES: Final = ("parcels", "counter")  # the shop's; importing the shop would make an app here
+TASKS: Final = ("orders.deliver", "orders.collect")
 WORKERS: Final = 3
 _PAUSE_MS: Final = 60
+_MIDST: Final = "mail after a day"
+"""When the first order is here, many others sleep and wait."""
 _STALE: Final = 10
 _FROZEN_S: Final = 0.5
 """A fourth of a lease: who was frozen and not killed goes on as if nothing had been."""
@@ -45,6 +48,8 @@ class Story:
         self._endpoint = endpoint
         self._orders = 0
         self._killed_with: set[tuple[RunId, int]] = set()
+        self.shown: tuple[RunId, list[TimelineEntry]] | None = None
+        """The run to which most has happened, and its timeline; when all is over."""
         self._looks = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="demo")
 
     def play(self) -> Reckoning:
@@ -62,6 +67,8 @@ class Story:
 
     def _play(self, store: Store) -> Reckoning:
         migrate(store)
+        with store.engine.begin() as connection:
+            shelf.open_shelf(connection)
         self._stage.watch(store)
         self._stage.say("demo", f"SQLite store {self._fleet.folder / 'shop.sqlite3'}")
         broker = self._broker()
@@ -70,9 +77,11 @@ class Story:
         self._fleet.start("maintenance", *_CLI, "maintain", "--json")
         for number in range(1, WORKERS + 1):
             self._start_worker(f"worker {number}")
+        self._stage.hear(self._fleet.start("people", "-m", "workhorse.cli.demo.people"))
         self._take_orders(ORDERS)
         self._disturb(store, broker)
         self._kill_one(store)
+        self._kill_all(store)
         self._wait("all runs succeed", lambda: self._all_succeeded(store))
         stale_sent = self._send_stale(store, broker)
         return self._close_the_books(store, stale_sent)
@@ -99,7 +108,7 @@ class Story:
         words = ("-m", "workhorse.cli.demo.producer", self._orders + 1, count, _PAUSE_MS)
         self._fleet.start("producer", *map(str, words))
         self._orders += count
-        self._stage.say("producer", f"{count} orders come in, each a charge, a parcel and a mail")
+        self._stage.say("producer", f"{count} orders come in, each one durable run")
 
     def _start_worker(self, name: str) -> Member:
         return self._fleet.start(name, *_CLI, "worker", "--json")
@@ -123,9 +132,35 @@ class Story:
         self._stage.say(
             victim.name, f"SIGKILL while it holds {len(self._killed_with)} leases: {leases}"
         )
-        name = f"worker {WORKERS + 1}"
-        self._start_worker(name)
-        self._stage.say(name, "takes its place")
+        self._start_workers(1)
+
+    def _kill_all(self, store: Store) -> None:
+        """Kill every worker while orders sleep and wait, and start as many others."""
+        self._wait("letters go out", lambda: self._stage.asked_for(_MIDST) or None)
+        workers = [each for each in self._workers() if each.state == "working"]
+        for member in workers:
+            self._fleet.kill(member)
+        running = store.run(viewing.list_runs, state=RunState.RUNNING, limit=self._orders)
+        self._killed_with |= {(run.id, run.fence) for run in running}
+        counts = store.run(viewing.counts)
+        waiting = counts[RunState.SCHEDULED] + counts[RunState.WAITING]
+        self._stage.say(
+            "demo",
+            f"SIGKILL for all {len(workers)} workers: {len(running)} leases die with them; "
+            f"{waiting} orders sleep or wait, and hold none",
+        )
+        self._start_workers(WORKERS)
+
+    def _start_workers(self, count: int) -> None:
+        first = len(self._workers()) + 1
+        names = [f"worker {number}" for number in range(first, first + count)]
+        for name in names:
+            self._start_worker(name)
+        verb = "takes its place" if count == 1 else "take their places"
+        self._stage.say("demo", f"{', '.join(names)} {verb}")
+
+    def _workers(self) -> list[Member]:
+        return [each for each in self._fleet.members if each.name.startswith("worker")]
 
     def _held_or_more_orders(self, store: Store) -> Member | None:
         victim = self._held(store)
@@ -137,8 +172,9 @@ class Story:
     def _held(self, store: Store) -> Member | None:
         """Return a worker that the store says holds leases; it is frozen, so it keeps them."""
         lines = self._stage.lines()
-        candidates = [each for each in self._fleet.members if each.name.startswith("worker")]
-        for member in sorted(candidates, key=lambda each: -len(ledger.in_hand(lines, each.pid))):
+        for member in sorted(
+            self._workers(), key=lambda each: -len(ledger.in_hand(lines, each.pid))
+        ):
             if len(ledger.in_hand(lines, member.pid)) < 2:
                 continue
             os.kill(member.pid, signal.SIGSTOP)
@@ -153,7 +189,7 @@ class Story:
         # On a thread: a worker that was frozen in the middle of a write holds the file's lock, and
         # the answer comes only after it goes on.
         look = self._looks.submit(
-            store.run, viewing.list_runs, state=RunState.RUNNING, limit=self._orders * len(TASKS)
+            store.run, viewing.list_runs, state=RunState.RUNNING, limit=self._orders
         )
         try:
             running = look.result(_FROZEN_S)
@@ -172,7 +208,7 @@ class Story:
         counts = store.run(viewing.counts)
         if counts[RunState.FAILED]:
             raise DemoFailedError(f"{counts[RunState.FAILED]} runs have failed")
-        return counts[RunState.SUCCEEDED] == self._orders * len(TASKS)
+        return counts[RunState.SUCCEEDED] == self._orders
 
     def _send_stale(self, store: Store, broker: Broker) -> int:
         finished = store.run(viewing.list_runs, state=RunState.SUCCEEDED, limit=_STALE)
@@ -193,15 +229,18 @@ class Story:
                 raise DemoFailedError(f"{member.name} was stopped and ended with exit code {code}")
         self._stage.say("demo", "the fleet has stopped; store, counters and ledger are compared")
         if self._endpoint is not None:
-            workers = [each for each in working if each.name.startswith("worker")]
+            workers = [each for each in self._workers() if each in working]
             stale = sum(_counted(each, "messages[stale]") for each in workers)
         else:
             # Nothing carries them, so nobody counts them: the ledger shows that nothing came of it.
             stale = stale_sent
+        collected = self._orders // 3
+        books = store.run(read_books)
+        self.shown = store.run(_most_eventful, books)
         return reckon(
-            store.run(read_books),
+            books,
             self._stage.lines(),
-            expected=dict.fromkeys(TASKS, self._orders),
+            expected=dict(zip(TASKS, (self._orders - collected, collected), strict=True)),
             killed_with=self._killed_with,
             stale=stale,
             stale_sent=stale_sent,
@@ -220,6 +259,16 @@ class Story:
                     )
             self._fleet.pause(0.05)
         return seen
+
+
+def _most_eventful(tx: Tx, books: Books) -> tuple[RunId, list[TimelineEntry]]:
+    """Return a run that a person decided on, the one that had most deaths, and its timeline."""
+
+    def events(told: tuple[RunId, list[TimelineEntry]]) -> tuple[bool, int, int]:
+        run_id, entries = told
+        return any(each.by for each in entries), len(books.attempts[run_id]), len(entries)
+
+    return max(((run.id, timelines.timeline(tx, run.id)) for run in books.runs), key=events)
 
 
 def _counted(member: Member, name: str) -> int:

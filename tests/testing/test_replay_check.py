@@ -221,6 +221,31 @@ def test_tasks_that_run_side_by_side_may_have_ended_in_any_order(made: Made) -> 
     assert check_replay(order, exported).reached == ("slow", "quick", "both")
 
 
+def test_a_task_that_comes_to_its_boundary_a_few_turns_later_is_waited_for(made: Made) -> None:
+    """On a replay the others are answered at once, and the handler is at its wait before it."""
+
+    async def order(ctx: AsyncContext) -> None:
+        stored = asyncio.Event()
+
+        async def side() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await ctx.checkpoint("side", nothing)
+            stored.set()
+
+        async def both() -> None:
+            await stored.wait()
+
+        task = asyncio.create_task(side())
+        await ctx.checkpoint("main", both)
+        await ctx.wait_for_signal("go")
+        await task
+
+    exported = made.export(order, until=timedelta(0))
+
+    assert check_replay(order, exported).reached == ("main", "go", "side")
+
+
 def test_an_async_check_may_be_made_on_a_running_loop(made: Made) -> None:
     async def order(ctx: AsyncContext) -> None:
         await ctx.checkpoint("charge", nothing)

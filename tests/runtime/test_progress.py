@@ -216,5 +216,5 @@ def test_nothing_is_written_once_the_lease_is_gone(rig: Rig, written: list[list[
 
     assert refused.wait(10)
     eventually(lambda: not worker.busy())
-    assert ['"after"'] in written
+    assert any('"after"' in values for values in written)
     assert rig.view(run_id).progress == '"before"'

@@ -349,6 +349,12 @@ def test_a_transaction_takes_no_coroutine_function(world: World) -> None:
     assert world.run.records == []
 
 
+def test_a_transaction_that_asks_for_itself_is_told_so() -> None:
+    ctx = Context(FakeRun().activate())
+    with pytest.raises(ConfigurationError, match="'book' asks for 'book' itself"):
+        ctx.transaction("book", lambda _: ctx.checkpoint("book", lambda: 1))
+
+
 def test_a_checkpoint_and_a_transaction_share_their_kind(world: World) -> None:
     world.activate().checkpoint("a", lambda: 1)
     assert world.activate().transaction("a", lambda _: 2) == 1

@@ -19,6 +19,7 @@ from workhorse.domain.boundaries import (
     DeliveryState,
     History,
 )
+from workhorse.domain.missing import MISSING
 from workhorse.domain.recording import RecordAnswer, Recorded
 from workhorse.domain.runs import Reason
 from workhorse.errors import (
@@ -142,6 +143,7 @@ def test_a_write_that_is_answered_as_lost_raises_too(world: World, name: str) ->
         dict(NEW)[name](ctx)
     with pytest.raises(LeaseLostError, match="'a' was not stored"):
         ctx.checkpoint("a", lambda: 1)
+    assert ctx.get_checkpoint("a") is MISSING
     assert (ctx.core.new_boundaries, ctx.core.suspension) == (0, ())
 
 

@@ -321,6 +321,7 @@ def test_a_run_cancels_its_own_children_and_nobody_elses(store: Store) -> None:
     assert seen(store, running).cancel_asked_at is not None
     assert [state_of(store, each) for each in (not_named, others)] == ["ready", "ready"]
     assert seen(store, others).cancel_asked_at is None
+    assert rows(store, "select * from {s}links where kind = 'cancel'") == []
     end(store, at_work, SUCCEED)
     freed(store)
     assert [state for _, state, _ in delivered(store, parent.id)] == ["cancelled", "cancelled"]
@@ -489,6 +490,22 @@ def test_one_that_was_cancelled_while_it_waited_stays_so(store: Store) -> None:
     assert (state_of(store, after), links_of(store, first)) == (RunState.CANCELLED, 0)
 
 
+def test_one_that_was_let_go_by_hand_is_not_stopped_again(store: Store) -> None:
+    first = put(store)
+    after = put_after(store, first, on_failure=OnFailure.FAIL)
+    do(
+        store,
+        "update {s}live set blockers = 0, state = 'ready', ready_at = line.ready_at"
+        " from (select ready_at from {s}live where id = :first) line where id = :id",
+        id=after,
+        first=first,
+    )
+    end(store, take_one(store, first), FAIL)
+
+    assert freed(store).hints == []
+    assert state_of(store, after) is RunState.READY
+
+
 def test_in_a_session_it_is_woken_when_its_turn_comes(store: Store) -> None:
     first, ahead = put(store), put(store, session="s")
     after = put_after(store, first, session="s")
@@ -502,6 +519,14 @@ def test_in_a_session_it_is_woken_when_its_turn_comes(store: Store) -> None:
 def test_a_value_that_comes_while_it_waits_for_others_does_not_wake_it(store: Store) -> None:
     first = put(store)
     after = put_after(store, first)
+    # As a run has one that takes over what another has passed.
+    do(
+        store,
+        "insert into {s}boundaries (run_id, name, kind, seq, bytes, absolute, fence, created_at)"
+        " select id, 'word', 'signal', 1, 0, :no, 1, created_at from {s}runs where id = :id",
+        id=after,
+        no=False,
+    )
 
     assert send(store, after)[0] == "kept"
     assert state_of(store, after) is RunState.WAITING

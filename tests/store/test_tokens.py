@@ -39,7 +39,7 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
 from workhorse.errors import DeliveryConflictError, TokenNotFoundError
 from workhorse.store.database import ManualClock, Store
-from workhorse.store.freeing import SMALL_PASS, free
+from workhorse.store.freeing import SMALL_PASS, free, freed_sources
 from workhorse.store.noting import note_freed
 from workhorse.store.operating import cancel
 from workhorse.store.pages import PAGE
@@ -426,14 +426,18 @@ def test_a_run_that_somebody_holds_is_left_to_the_next_pass(postgresql_store: St
     assert hinted(freed(store).hints) == [held]
 
 
-def test_a_note_that_is_about_to_go_is_written_again(postgresql_store: Store) -> None:
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_note_that_is_about_to_go_is_written_again(postgresql_store: Store, gone: bool) -> None:
     """Else a link that the pass has not seen would lead from an end nobody looks at any more."""
     store = postgresql_store
     ref = a_ref(store)
     complete(store, ref)
 
     with Rival(store) as one, Rival(store) as two:
-        one.call(free, ref)
+        if gone:
+            one.call(free, ref)
+        else:
+            assert one.call(freed_sources) == [ref]
         noting = two.start(note_freed, [ref])
         two.wait_until_blocked()
         one.commit()

@@ -6,6 +6,7 @@ commits, and tries again what passes by itself; users never see a deadlock or a 
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sqlite3
@@ -77,6 +78,17 @@ class Tx:
             self.conn.exec_driver_sql("set local lock_timeout = 0")
 
 
+@functools.cache
+def _dialect(kind: str, *, own_clock: bool) -> Dialect:
+    return PostgresDialect(own_clock=own_clock) if kind == "postgresql" else SqliteDialect()
+
+
+@functools.cache
+def _statements(dialect: Dialect, schema: str | None) -> Statements:
+    # Shared by the stores of a process: a worker has several, a suite of tests thousands.
+    return Statements(dialect, schema)
+
+
 class Store:
     """A database with the tables of `schema`; safe in threads. Open one with `Store.open`."""
 
@@ -95,12 +107,10 @@ class Store:
         self.schema = schema
         self.environment = environment
         self.manual_clock = clock
-        self.dialect: Dialect = (
-            PostgresDialect(own_clock=clock is not None)
-            if target.kind == "postgresql"
-            else SqliteDialect()
+        self.dialect: Dialect = _dialect(target.kind, own_clock=clock is not None)
+        self._statements = _statements(
+            self.dialect, schema if target.kind == "postgresql" else None
         )
-        self._statements = Statements(self.dialect, schema if target.kind == "postgresql" else None)
         self._options = {"connections": connections, "pooler": pooler, "bounded": bounded}
         self._draw = random.Random()  # noqa: S311 - jitter, not a secret
         self._begin_without_connections()

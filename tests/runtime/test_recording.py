@@ -299,7 +299,7 @@ def test_a_boundary_under_a_lease_that_was_taken_is_not_stored(rig: Rig, kind: s
     gate.open()
 
     eventually(lambda: not worker.busy())
-    assert len(errors) == 1
+    eventually(lambda: len(errors) == 1)
     assert stored(rig, run_id) == {}
     assert rig.state(run_id) is RunState.SCHEDULED
     assert held.lost

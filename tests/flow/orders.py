@@ -36,8 +36,8 @@ EVERY: Final = "*"
 KILLS: Final = "kills"
 QUEUE: Final = "orders"
 WORKERS: Final = 2
-LEASE_MS: Final = 600
-_MAINTAIN_EVERY_S: Final = 0.1
+LEASE_MS: Final = 400
+_MAINTAIN_EVERY_S: Final = 0.2
 
 
 class Death(NamedTuple):

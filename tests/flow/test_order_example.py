@@ -27,7 +27,7 @@ from workhorse.domain.boundaries import BoundaryKind, DeliveryResult
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
 from workhorse.handlers.producing import RunHandle
-from workhorse.store import history
+from workhorse.store import history, viewing
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = RetryPolicy(max_attempts=100, first=timedelta(0))
@@ -126,9 +126,10 @@ def test_each_effect_whose_checkpoint_was_stored_is_done_once(
     def all_ended() -> bool:
         answer_all(app)
         assert program.exit_code is None, program.output()
-        return all(each.run.view().state.finished for each in placed)
+        counts = app.store.run(viewing.counts)
+        return sum(counts[state] for state in RunState if state.finished) == len(placed)
 
-    eventually(all_ended, within=120, every=0.1, what="all orders have ended")
+    eventually(all_ended, within=120, every=0.2, what="all orders have ended")
     program.kill()
 
     books = read_books(app, tmp_path, lost_alive=Counter(LOST.findall(program.output())))

@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _sleep(database_url: str, endpoint_url: str) -> list[float]:
-    draw = random.Random(7)  # noqa: S311 - lengths of naps
+    draw = random.Random(7)
     late_ms: list[float] = []
     all_awake, ended = threading.Event(), threading.Event()
     with Workhorse(
@@ -65,7 +65,7 @@ def _sleep(database_url: str, endpoint_url: str) -> list[float]:
         @app.task("nap", queue="timers")
         async def nap(ctx: AsyncContext, seconds: float) -> None:
             await ctx.sleep("nap", timedelta(seconds=seconds))
-            wait = ctx.get_wait("nap")
+            wait = await ctx.get_wait("nap")
             late_ms.append((datetime.now(UTC) - wait.wake_at).total_seconds() * 1000)
             if len(late_ms) == SLEEPERS:
                 all_awake.set()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,20 +89,29 @@ def test_programs_and_commands_run_as_written(page: Path, tmp_path: Path) -> Non
             assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
 
 
-def test_the_readme_shows_a_program_that_comes_to_its_end(tmp_path: Path) -> None:
-    """What the README promises of its program: enqueued, run, and its result kept."""
+def test_the_readme_shows_an_order_that_sleeps_for_a_week(tmp_path: Path) -> None:
+    """What the README promises of its program: it went on after the carrier's word, and sleeps."""
     test_programs_and_commands_run_as_written(ROOT / "README.md", tmp_path)
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "workhorse"), "--json", "runs", "list"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    document = json.loads(done.stdout)
-    runs = document["runs"] if isinstance(document, dict) else document
-    assert [(run["task"], run["state"]) for run in runs] == [("orders.ship", "succeeded")]
+
+    def told(*command: str) -> Any:
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "workhorse"), "--json", *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    (run,) = told("runs", "list")["runs"]
+    assert (run["task"], run["state"], run["attempt"]) == ("orders.fulfil", "scheduled", 1)
+    passed = [
+        each["name"]
+        for each in told("runs", "timeline", run["id"])["entries"]
+        if each["what"] == "boundary"
+    ]
+    assert passed == ["charge", "welcome mail", "delivered", "a week of use"]
 
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")

@@ -21,7 +21,9 @@ from benchmarks.workloads import percentile
 from tests.support.postgres import PostgresServer
 from tests.support.sqs import moto_server
 from workhorse.app import Workhorse
+from workhorse.domain.ids import RunId
 from workhorse.handlers.context import AsyncContext
+from workhorse.store.histories import load
 
 SLEEPERS = 200
 SHORTEST_S, LONGEST_S = 2.0, 100.0
@@ -50,7 +52,7 @@ def main() -> int:
 
 def _sleep(database_url: str, endpoint_url: str) -> list[float]:
     draw = random.Random(7)
-    late_ms: list[float] = []
+    awake_at: dict[RunId, datetime] = {}
     all_awake, ended = threading.Event(), threading.Event()
     with Workhorse(
         database_url=database_url,
@@ -65,9 +67,8 @@ def _sleep(database_url: str, endpoint_url: str) -> list[float]:
         @app.task("nap", queue="timers")
         async def nap(ctx: AsyncContext, seconds: float) -> None:
             await ctx.sleep("nap", timedelta(seconds=seconds))
-            wait = await ctx.get_wait("nap")
-            late_ms.append((datetime.now(UTC) - wait.wake_at).total_seconds() * 1000)
-            if len(late_ms) == SLEEPERS:
+            awake_at[ctx.run.id] = datetime.now(UTC)
+            if len(awake_at) == SLEEPERS:
                 all_awake.set()
 
         def maintain() -> None:
@@ -84,14 +85,20 @@ def _sleep(database_url: str, endpoint_url: str) -> list[float]:
             naps = [draw.uniform(SHORTEST_S, LONGEST_S) for _ in range(SLEEPERS)]
             app.enqueue_many([nap.prepare(seconds) for seconds in naps])
             if not all_awake.wait(LONGEST_S + 60):
-                raise RuntimeError(f"{len(late_ms)} of {SLEEPERS} woke up")
+                raise RuntimeError(f"{len(awake_at)} of {SLEEPERS} woke up")
             while worker.busy():
                 time.sleep(0.05)
+            histories = app.store.run(load, list(awake_at))
         finally:
             ended.set()
             worker.stop(timedelta(seconds=5))
             maintenance.join()
-    return late_ms
+    return [
+        (awake_at[run_id] - wake_at).total_seconds() * 1000
+        for run_id, history in histories.items()
+        for boundary in history.boundaries
+        if (wake_at := boundary.wake_at) is not None
+    ]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from workhorse.domain.runs import Reason
 from workhorse.errors import (
     InvalidInstantError,
     InvalidNameError,
+    TokenNotFoundError,
     UnstorableValueError,
     ValueTooLargeError,
     WaitConflictError,
@@ -348,6 +349,18 @@ def test_a_tokens_time_out_is_its_waits(world: World) -> None:
     assert world.activate().wait_for_token("answer", "r" * 43, default=0) == 0
 
 
+def test_a_token_that_is_not_in_the_store_ends_the_run(world: World) -> None:
+    """Linking finds out; nobody could ever complete it."""
+    ctx = world.activate()
+    world.suspends(ctx, lambda: ctx.wait_for_token("answer", "wht_nobody_made_this_one"))
+    world.run.deliver(TOKEN, "answer", None, state=DeliveryState.FAILED)
+
+    with pytest.raises(TokenNotFoundError, match="'answer' is for a token that is not") as raised:
+        world.activate().wait_for_token("answer", "wht_nobody_made_this_one", default=0)
+    assert "nobody_made" not in str(raised.value)
+    assert reason_for(None, raised.value) is Reason.NOT_RETRYABLE
+
+
 def test_a_wait_for_another_token_conflicts_and_shows_none(world: World) -> None:
     ctx = world.activate()
     world.suspends(ctx, lambda: ctx.wait_for_token("answer", "first-reference"))
@@ -356,7 +369,7 @@ def test_a_wait_for_another_token_conflicts_and_shows_none(world: World) -> None
     assert "reference" not in str(raised.value)
 
 
-@pytest.mark.parametrize("ref", ["", None, 5, "x" * 201, "a\0"])
+@pytest.mark.parametrize("ref", ["", None, 5, "x" * 257, "a\0"])
 def test_a_token_that_is_none_is_refused(world: World, ref: Any) -> None:
     with pytest.raises(InvalidNameError, match="the token of 'answer'"):
         world.activate().wait_for_token("answer", ref)

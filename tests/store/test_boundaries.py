@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import event
@@ -332,6 +333,25 @@ def test_an_instant_is_due_by_the_databases_clock(store: Store, clock: ManualClo
     clock.advance(1_000)
     (soon, _) = history_of(store, claimed.id).boundaries
     assert (soon.due, soon.wake_at) == (True, clock.now)
+
+
+def test_the_answer_to_a_timer_says_whether_it_is_due_by_the_databases_clock(
+    store: Store, clock: ManualClock
+) -> None:
+    """So a sleep until an instant that has passed keeps its lease."""
+    claimed = a_claimed(store)
+    past = NewBoundary(name="past", kind=BoundaryKind.TIMER, seq=1, wake_at=clock.now)
+    zero = NewBoundary(name="zero", kind=BoundaryKind.TIMER, seq=2, delay_ms=0)
+    later = NewBoundary(name="later", kind=BoundaryKind.TIMER, seq=3, delay_ms=1)
+
+    stored = [answer.boundary for answer in write(store, claimed, past, zero, later)]
+
+    assert [each.due for each in stored if each] == [True, True, False]
+    assert [each.wake_at for each in stored if each] == [
+        clock.now,
+        clock.now,
+        clock.now + timedelta(milliseconds=1),
+    ]
 
 
 # -- progress ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from workhorse.errors import (
     BoundaryLimitExceededError,
     CheckpointConflictError,
     NonRetryableError,
+    TokenNotFoundError,
     TransactionMisuseError,
     UnstorableValueError,
     ValueTooLargeError,
@@ -37,6 +38,7 @@ _NOT_RETRYABLE: Final = (
     WaitConflictError,
     WaitLimitExceededError,
     BoundaryLimitExceededError,
+    TokenNotFoundError,
     TransactionMisuseError,
 )
 
@@ -60,9 +62,9 @@ def reason_for(task: Task[Any, Any] | None, error: BaseException) -> Reason:
     """Return whether an attempt that ended with this error may be followed by another.
 
     `Reason.NOT_RETRYABLE` for `NonRetryableError`, for the classes that the task names, for values
-    that cannot be stored or are too large, for conflicts and limits of boundaries and for
-    transactions that their operation ended, also when one of them stands in an exception group (a
-    TaskGroup wraps what its tasks raise). Else `Reason.ERROR`.
+    that cannot be stored or are too large, for conflicts and limits of boundaries, for tokens that
+    do not exist and for transactions that their operation ended, also when one of them stands in an
+    exception group (a TaskGroup wraps what its tasks raise). Else `Reason.ERROR`.
     """
     final = _NOT_RETRYABLE if task is None else (*_NOT_RETRYABLE, *task.not_retryable)
     if any(isinstance(part, final) for part in _parts(error)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     Text,
@@ -91,18 +91,15 @@ def record(tx: Tx, records: Sequence[Record], *, reach: Reach) -> Written:
     first = {_key(each): at for at, each in reversed(list(enumerate(records)))}
     if len(first) < len(records):
         return _in_turn(tx, records, set(first.values()), reach)
-    fresh = {
-        (str(row.run_id), row.name)
-        for row in tx.fetch(
-            _insert, batch=_batch([(each.lease, each.boundary) for each in records])
-        )
-    }
+    batch = _batch([(each.lease, each.boundary) for each in records])
+    fresh = {(str(row.run_id), row.name): row for row in tx.fetch(_insert, batch=batch)}
     mine = {at for at, each in enumerate(records) if _key(each) in fresh}
     others = [each for at, each in enumerate(records) if at not in mine]
     standing = _standing_rows(tx, others) if others else {}
     for at, each in enumerate(records):
         if at in mine:
-            written.answers.append(RecordAnswer(Recorded.STORED, _as_stored(each.boundary)))
+            stored = _as_stored(tx, each.boundary, fresh[_key(each)])
+            written.answers.append(RecordAnswer(Recorded.STORED, stored))
         else:
             written.answers.append(_compare(each, standing))
     extras = [each for at, each in enumerate(records) if at in mine]
@@ -190,7 +187,7 @@ def _batch(rows: Sequence[tuple[Lease, NewBoundary]]) -> str:
     )
 
 
-def _as_stored(new: NewBoundary) -> Boundary:
+def _as_stored(tx: Tx, new: NewBoundary, row: Any) -> Boundary:
     return Boundary(
         name=new.name,
         kind=new.kind,
@@ -198,8 +195,9 @@ def _as_stored(new: NewBoundary) -> Boundary:
         value=new.value,
         fingerprint=new.fingerprint,
         detail=new.detail,
-        wake_at=new.wake_at,
+        wake_at=tx.read_instant(row.wake_at),
         absolute=new.wake_at is not None,
+        due=bool(row.due),
     )
 
 
@@ -275,7 +273,10 @@ def _insert(d: Dialect) -> Executable:
             rows,
         )
         .on_conflict_do_nothing(index_elements=["run_id", "name"])
-        .returning(boundaries.c.run_id, boundaries.c.name)
+        .returning(
+            boundaries.c.run_id, boundaries.c.name, boundaries.c.wake_at,
+            is_due(d, boundaries.c.wake_at).label("due"),
+        )
     )  # fmt: skip
     return statement
 

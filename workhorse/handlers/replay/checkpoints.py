@@ -6,7 +6,6 @@ Source: docs/design.md, section 7.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -21,6 +20,7 @@ from workhorse.domain.boundaries import (
 from workhorse.domain.instants import check_duration, to_millis
 from workhorse.domain.missing import MISSING
 from workhorse.domain.recording import NewToken, Record, RecordAnswer, Recorded
+from workhorse.domain.references import new_reference
 from workhorse.domain.values import MAX_PAYLOAD_BYTES, decode, encode, fingerprint
 from workhorse.errors import CheckpointConflictError
 from workhorse.handlers.replay.driving import refuse_awaitable
@@ -114,7 +114,7 @@ def token(replay: Replay, name: str, timeout: timedelta | None) -> Steps[str]:
         return str((yield from boundary_value(replay, entered)))
     with entered as flight:
         replay.may_start()
-        ref = secrets.token_urlsafe(32)
+        ref = new_reference()
         new = replay.number(
             NewBoundary(name=name, kind=BoundaryKind.REFERENCE, seq=0, value=json.dumps(ref))
         )

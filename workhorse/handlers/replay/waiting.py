@@ -20,10 +20,12 @@ from workhorse.domain.boundaries import (
 from workhorse.domain.instants import check_ahead, check_duration, check_instant, to_millis
 from workhorse.domain.missing import MISSING
 from workhorse.domain.recording import Record
+from workhorse.domain.references import check_reference
 from workhorse.domain.values import MAX_DELIVERY_BYTES, decode, encode
 from workhorse.errors import (
     InvalidInstantError,
     InvalidNameError,
+    TokenNotFoundError,
     WaitConflictError,
     WaitTimeoutError,
 )
@@ -103,6 +105,7 @@ def value_of(replay: Replay, spec: WaitFor, settled: Delivered | Boundary) -> St
     Raises:
         WaitTimeoutError: Its time-out came first, and no default is given.
         WaitConflictError: `wait_any` has closed it.
+        TokenNotFoundError: It was for a token that is not there.
         ChildFailedError: The child has failed or was cancelled.
     """
     if isinstance(settled, Boundary):
@@ -122,6 +125,12 @@ def value_of(replay: Replay, spec: WaitFor, settled: Delivered | Boundary) -> St
             raise WaitConflictError(
                 f"{replay.owner}: {settled.kind.value} '{settled.name}' was closed when another "
                 "came first in its wait_any, and takes no value any more; wait under a new name"
+            )
+        case DeliveryState.FAILED if settled.kind is BoundaryKind.TOKEN:
+            # The reference is as good as a password: no message repeats it.
+            raise TokenNotFoundError(
+                f"{replay.owner}: wait '{settled.name}' is for a token that is not in this store, "
+                "so nobody could complete it; pass what ctx.token or app.create_token returned"
             )
         case DeliveryState.FAILED | DeliveryState.CANCELLED:
             raise failure_of(replay, settled, (yield from delivered_text(replay, settled)))
@@ -215,8 +224,7 @@ def _reach_instant(replay: Replay, name: str, spec: UntilWait) -> Steps[Wait | B
 
 
 def _check_ref(replay: Replay, name: str, ref: object) -> None:
-    if not isinstance(ref, str) or not 1 <= len(ref) <= 200 or not ref.isprintable():
-        raise InvalidNameError(
-            f"{replay.owner}: the token of '{name}' is not a reference that ctx.token or "
-            "app.create_token returned"
-        )
+    try:
+        check_reference(ref)
+    except InvalidNameError as error:
+        raise InvalidNameError(f"{replay.owner}: the token of '{name}': {error}") from None

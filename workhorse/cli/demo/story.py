@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
-import os
 import signal
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-from workhorse.cli.demo import ledger, shelf
+from workhorse.cli.demo import shelf
 from workhorse.cli.demo.broker import Broker, LaneBroker, SqsBroker
 from workhorse.cli.demo.fleet import DemoFailedError, Fleet, Member
 from workhorse.cli.demo.reckoning import Books, Reckoning, read_books, reckon
 from workhorse.cli.demo.stage import Stage
+from workhorse.cli.demo.victims import Victims
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
 from workhorse.store import timelines, viewing
@@ -30,11 +28,9 @@ _PAUSE_MS: Final = 60
 _MIDST: Final = "mail after a day"
 """When the first order is here, many others sleep and wait."""
 _STALE: Final = 10
-_FROZEN_S: Final = 0.5
-"""A fourth of a lease: who was frozen and not killed goes on as if nothing had been."""
 _CLI: Final = ("-m", "workhorse.cli")
 _AT_MOST_S: Final = 110.0
-"""It takes a fifth of that; a busy machine may take its time, what hangs may not."""
+"""It takes a fourth of that; a busy machine may take its time, what hangs may not."""
 
 T = TypeVar("T")
 
@@ -49,16 +45,16 @@ class Story:
         self._orders = 0
         self._killed_with: set[tuple[RunId, int]] = set()
         self.shown: tuple[RunId, list[TimelineEntry]] | None = None
-        """The run to which most has happened, and its timeline; when all is over."""
-        self._looks = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="demo")
+        """When all is over: a run to which much has happened, and its timeline."""
 
     def play(self) -> Reckoning:
         """Play it all; return the figures."""
         store = Store.open(self._url, connections=1)
+        self._victims = Victims(store, self._stage)
         try:
             return self._play(store)
         finally:
-            self._looks.shutdown(cancel_futures=True)
+            self._victims.close()
             store.close()
 
     @property
@@ -163,46 +159,14 @@ class Story:
         return [each for each in self._fleet.members if each.name.startswith("worker")]
 
     def _held_or_more_orders(self, store: Store) -> Member | None:
-        victim = self._held(store)
-        if victim is None and self._all_succeeded(store):
+        found = self._victims.find(self._workers())
+        if found is not None:
+            victim, self._killed_with = found
+            return victim
+        if self._all_succeeded(store):
             # A busy machine may have looked away while all of it was done.
             self._take_orders(ORDERS // 2)
-        return victim
-
-    def _held(self, store: Store) -> Member | None:
-        """Return a worker that the store says holds leases; it is frozen, so it keeps them."""
-        lines = self._stage.lines()
-        for member in sorted(
-            self._workers(), key=lambda each: -len(ledger.in_hand(lines, each.pid))
-        ):
-            if len(ledger.in_hand(lines, member.pid)) < 2:
-                continue
-            os.kill(member.pid, signal.SIGSTOP)
-            if self._confirmed(store, member):
-                return member
-            os.kill(member.pid, signal.SIGCONT)
         return None
-
-    def _confirmed(self, store: Store, member: Member) -> bool:
-        """Whether the store says that a frozen worker holds two leases at least; keeps them."""
-        mine = {(mark.run, mark.fence) for mark in ledger.in_hand(self._stage.lines(), member.pid)}
-        # On a thread: a worker that was frozen in the middle of a write holds the file's lock, and
-        # the answer comes only after it goes on.
-        look = self._looks.submit(
-            store.run, viewing.list_runs, state=RunState.RUNNING, limit=self._orders
-        )
-        try:
-            running = look.result(_FROZEN_S)
-        except concurrent.futures.TimeoutError:
-            return False
-        now = datetime.now(UTC)  # the host's clock is SQLite's
-        held = {
-            (run.id, run.fence)
-            for run in running
-            if (run.id, run.fence) in mine and run.lease_expires_at and run.lease_expires_at > now
-        }
-        self._killed_with = held
-        return len(held) >= 2
 
     def _all_succeeded(self, store: Store) -> bool:
         counts = store.run(viewing.counts)

@@ -181,6 +181,14 @@ async def _turned_into_another_error(ctx: AsyncContext) -> None:
         raise ConnectionError("a library's own view of it") from None
 
 
+async def _cleaned_up_behind(ctx: AsyncContext) -> None:
+    """Whatever is waited for on the way out is no wait that the run has got to."""
+    try:
+        await ctx.wait_for_signal("go")
+    finally:
+        await ctx.sleep("cool down", timedelta(milliseconds=1))
+
+
 async def _endless() -> None:
     await asyncio.get_running_loop().create_future()
 
@@ -198,6 +206,7 @@ async def _endless() -> None:
         _in_a_task_of_its_own,
         _beside_a_task_that_nobody_asks,
         _swallowed,
+        _cleaned_up_behind,
         _turned_into_another_error,
     ],
 )

@@ -5,6 +5,7 @@ Source: docs/design.md, section 7; docs/adr/0012-boundaries-and-deliveries.md
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -53,8 +54,8 @@ class Replay:
     """
 
     __slots__ = (
-        "_flights", "_loaded", "_lock", "_reached", "_seq", "_waits", "boundaries", "deliveries",
-        "gate", "lease", "limits", "new_boundaries", "now", "owner", "session",
+        "_ended_in", "_flights", "_loaded", "_lock", "_reached", "_seq", "_waits", "boundaries",
+        "deliveries", "gate", "lease", "limits", "new_boundaries", "now", "owner", "session",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +86,7 @@ class Replay:
         self._lock: Final = threading.Lock()
         self._flights: dict[str, Flight] = {}
         self._waits: dict[str, Wait] = {}
+        self._ended_in: set[asyncio.Task[Any] | None] = set()
         self._reached: dict[str, None] = {}
 
     # -- for the worker --------------------------------------------------------------------------
@@ -327,7 +329,12 @@ class Replay:
     def suspend(self, waits: Sequence[Wait]) -> NoReturn:
         """End the activation at these waits, together with those that it has come to before."""
         self.gate.check_open()
+        task = _running_task()
         with self._lock:
+            if task in self._ended_in:
+                raise self._suspended()  # what cleans up behind a wait starts no other
+            if task is not None:
+                self._ended_in.add(task)
             first = not self._waits
             for wait in waits:
                 known = self._waits.get(wait.name)
@@ -343,3 +350,10 @@ class Replay:
 
     def _suspended(self) -> Suspended:
         return Suspended(f"{self.owner} gives its lease up until one of its waits is settled")
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs here: a plain handler
+        return None

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -327,6 +328,24 @@ def test_an_equal_boundary_that_stands_undoes_the_operation_too(store: Store, ow
 
     assert carry_out(own, held, pay_again).result is Recorded.EXISTS
     check_both(store, held)
+
+
+def test_a_boundary_that_is_just_being_committed_undoes_the_operation(
+    postgresql_store: Store, postgresql_own: Store
+) -> None:
+    """An earlier commit may still be under way when its repetition gets to its end."""
+    held = lease(postgresql_store)
+    with Rival(postgresql_store) as rival, ThreadPoolExecutor(1) as thread:
+        earlier = a_record(held)
+        earlier = replace(earlier, boundary=replace(earlier.boundary, value='{"paid":100}'))
+        rival.call(record_boundaries, [earlier], reach=lambda queue: 0)
+        answer = thread.submit(carry_out, postgresql_own, held, pay)
+        eventually(lambda: blocked_sessions(postgresql_store) == 1)
+        rival.commit()
+
+        assert answer.result(30).result is Recorded.EXISTS
+    assert paid(postgresql_store) == 0
+    assert stored(postgresql_store, held) == ['{"paid":100}']
 
 
 def lose_the_answer(own: Store, *, after: bool, times: int = 1) -> list[str]:
@@ -762,8 +781,13 @@ def test_a_connection_goes_back_as_it_came(store: Store, own: Store) -> None:
     with pytest.raises(ZeroDivisionError):
         carry_out(single, held, fail)
     carry_out(single, held, pay)
-    with single.engine.begin() as conn:
-        conn.execute(text("insert into accounts values (2, 200)"))
+
+    def write() -> None:
+        with single.engine.begin() as conn:
+            conn.execute(text("insert into accounts values (2, 200)"))
+
+    with ThreadPoolExecutor(1) as another:
+        another.submit(write).result(20)
 
     assert paid(store) == 2
     assert single.engine.pool.checkedout() == 0  # type: ignore[attr-defined]

@@ -180,8 +180,6 @@ class Guard:
                 return "a statement that failed has rolled all of it back, and it went on"
         elif self._raw.info.transaction_status is TransactionStatus.INERROR:
             return "a statement failed and the operation went on, but the transaction could not"
-        elif self._raw.info.transaction_status is TransactionStatus.IDLE:
-            raise self.replaced()
         return None
 
     # -- SQLite ----------------------------------------------------------------------------------

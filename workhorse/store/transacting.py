@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
-from sqlalchemy import Connection, Text, and_, select
+from sqlalchemy import Connection, Text, bindparam, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.expression import Executable
@@ -37,7 +37,7 @@ from workhorse.store.database import TRIES, Store, Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.guarding import Guard
 from workhorse.store.leasing import LEASE_COLUMNS, lease_batch, lock_held
-from workhorse.store.schema import boundaries
+from workhorse.store.schema import Id, boundaries
 from workhorse.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -172,9 +172,9 @@ def _in_one(
         intact = _roll_back(conn, guard, error)
         raise
     finally:
-        # A connection that is not as it was given must not be anybody's again; nor one whose pool
-        # was closed meanwhile, which nobody would close.
-        _give_back(conn, guard, intact=intact and engine.pool is pool)
+        _give_back(conn, guard, intact=intact)
+        if engine.pool is not pool:
+            pool.dispose()  # it was closed meanwhile, and nobody else would close what came back
 
 
 def _carried_out(
@@ -254,6 +254,7 @@ def _roll_back(conn: Connection, guard: Guard | None, error: BaseException) -> b
 
 
 def _give_back(conn: Connection, guard: Guard | None, *, intact: bool) -> None:
+    """Give a connection back to its pool; one that is not as it was given is nobody's again."""
     if conn.closed:
         return
     if not intact:
@@ -331,12 +332,7 @@ def _hold(d: Dialect) -> Executable:
 
 
 def _stands(_d: Dialect) -> Executable:
-    from sqlalchemy import bindparam
-
-    found: Any = boundaries
-    return select(found.c.name).where(
-        and_(
-            found.c.run_id == bindparam("run_id", type_=found.c.run_id.type),
-            found.c.name == bindparam("name", type_=Text()),
-        )
+    return select(boundaries.c.name).where(
+        boundaries.c.run_id == bindparam("run_id", type_=Id),
+        boundaries.c.name == bindparam("name", type_=Text()),
     )

@@ -63,6 +63,7 @@ def test_every_error_is_documented(kind: type[WorkhorseError]) -> None:
         ("TokenNotFoundError", LookupError),
         ("ResultTimeoutError", TimeoutError),
         ("WaitTimeoutError", TimeoutError),
+        ("TransactionTimeoutError", TimeoutError),
     ],
 )
 def test_an_error_is_also_of_the_built_in_kind(name: str, kind: type[Exception]) -> None:

@@ -103,13 +103,15 @@ class Context(View):
         Args:
             name: Of the boundary.
             operation: A plain function of an open SQLAlchemy connection, which it must neither
-                commit nor roll back. It returns a JSON value of 1 MiB at most.
+                commit nor roll back. It returns a JSON value of 1 MiB at most. It is called again
+                after a deadlock or a lost connection.
 
         Returns:
             As `checkpoint`.
 
         Raises:
             TransactionMisuseError: The operation ended the transaction; nothing was stored.
+            TransactionTimeoutError: It took too long on SQLite; all was rolled back.
             CheckpointConflictError, UnstorableValueError, ValueTooLargeError, ConfigurationError:
                 As `checkpoint`; all was rolled back.
 

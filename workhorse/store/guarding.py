@@ -5,7 +5,7 @@ the database, and so is all of it on SQLite, whose authorizer sees every stateme
 the driver's own connection has a `commit` that nobody can take away: a setting that is local to the
 transaction tells, at its end, whether it is still the same one.
 
-Source: docs/design.md, section 7
+Source: docs/design.md, section 7; docs/adr/0014-a-handlers-own-transaction.md
 """
 
 from __future__ import annotations

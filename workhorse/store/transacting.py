@@ -5,7 +5,7 @@ locked while user code runs: its lease is renewed meanwhile, and it can be cance
 boundary stands is asked under that lock. So when a commit's answer was lost, the repeated
 transaction finds its boundary, is rolled back, and answers what stands: once, or not at all.
 
-Source: docs/design.md, section 7
+Source: docs/design.md, section 7; docs/adr/0014-a-handlers-own-transaction.md
 """
 
 from __future__ import annotations

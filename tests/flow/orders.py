@@ -88,7 +88,7 @@ class DeadlyLedger(Ledger):
 def work(reaper: Reaper) -> None:
     """Be a worker."""
     shop.ledger = DeadlyLedger(Path(NAME), reaper)
-    shop.pace = shop.Pace(work_s=0, rest=timedelta(milliseconds=20))
+    shop.pace = shop.Pace(0, rest=timedelta(milliseconds=20), patience=timedelta(hours=1))
     take = shelf.take
 
     def take_and_die(connection: Connection, run_id: str) -> int:

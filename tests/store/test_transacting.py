@@ -38,9 +38,9 @@ from workhorse.errors import (
 from workhorse.store import transacting
 from workhorse.store.boundaries import record as record_boundaries
 from workhorse.store.database import ManualClock, Store, Tx
-from workhorse.store.guarding import ending_in
 from workhorse.store.leasing import Renewal, renew
 from workhorse.store.transacting import transact
+from workhorse.store.wording import ending_in
 
 Operation = Callable[[Connection], str]
 

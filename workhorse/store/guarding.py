@@ -10,7 +10,6 @@ Source: docs/design.md, section 7; docs/adr/0014-a-handlers-own-transaction.md
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import threading
 import weakref
@@ -24,6 +23,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from workhorse.errors import TransactionMisuseError, TransactionTimeoutError
+from workhorse.store.wording import ending_in
 
 _GUARD: Final = "workhorse_guard"
 _PROGRESS_STEPS: Final = 10_000
@@ -255,43 +255,3 @@ def _on_statement(conn: Connection, _cursor: Any, sql: str, *_: Any) -> None:
 def _on_options(conn: Connection, options: dict[str, Any]) -> None:
     if "isolation_level" in options and (guard := _guard_of(conn)) is not None:
         guard.refuse("another isolation level")
-
-
-# -- statements ----------------------------------------------------------------------------------
-
-_PLAIN: Final = re.compile(r"\s*(?:select|insert|update|delete|with)\b[^;]*;?\s*", re.IGNORECASE)
-_LITERALS: Final = re.compile(
-    r"""
-      [eE]'(?:[^'\\]|\\.|'')*'            # a string with escapes
-    | '(?:[^']|'')*'                      # a string
-    | "(?:[^"]|"")*"                      # a name
-    | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$     # a string between dollars
-    | --[^\n]*                            # comments
-    | /\*.*?\*/
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_ENDING: Final = re.compile(
-    r"(?P<word>commit|end|abort|begin|start\s+transaction|prepare\s+transaction"
-    r"|rollback(?!(?:\s+(?:work|transaction))?\s+to\b))\b",
-    re.IGNORECASE,
-)
-_BODY: Final = re.compile(r"\bbegin\s+atomic\b|\bcreate\b.*\btrigger\b", re.IGNORECASE | re.DOTALL)
-
-
-def ending_in(sql: str) -> str | None:
-    """Return what in some SQL would end, or begin, a transaction; None where nothing would.
-
-    Savepoints are nobody's end. What stands in strings, names and comments does not count.
-    """
-    if _PLAIN.fullmatch(sql):
-        return None
-    bare = _LITERALS.sub(" ", sql)
-    has_body = _BODY.search(bare) is not None
-    for part in bare.split(";"):
-        found = _ENDING.match(part.strip())
-        if found is not None:
-            word = " ".join(found["word"].upper().split())
-            if not (has_body and word == "END"):
-                return word
-    return None

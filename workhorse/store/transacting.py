@@ -22,21 +22,17 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 from sqlalchemy import Connection, Text, bindparam, select
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.recording import Record, RecordAnswer, Recorded
-from workhorse.errors import (
-    StoreUnavailableError,
-    TransactionMisuseError,
-    TransactionTimeoutError,
-)
+from workhorse.errors import StoreUnavailableError
 from workhorse.store.boundaries import record as write_boundary
 from workhorse.store.database import TRIES, Store, Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.guarding import Guard
 from workhorse.store.leasing import LEASE_COLUMNS, lease_batch, lock_held
+from workhorse.store.passing import cause_of, passes_for_operation, passes_for_store
 from workhorse.store.schema import Id, boundaries
 from workhorse.telemetry import get_logger
 
@@ -121,7 +117,11 @@ def transact(
             return answer
         except Exception as error:
             calls += current.step is not _Step.BEGIN
-            cause = _passing(store.dialect, error, current.step)
+            cause = (
+                passes_for_operation(store.dialect, error)
+                if current.step is _Step.OPERATION
+                else passes_for_store(store.dialect, error)
+            )
             if cause is None:
                 raise
             in_doubt = in_doubt or current.step is _Step.COMMIT
@@ -240,7 +240,7 @@ def _roll_back(conn: Connection, guard: Guard | None, error: BaseException) -> b
     """Roll back what an error has left; answer whether the connection can be used again."""
     if guard is not None and not guard.let_go():
         return False
-    cause = _cause_of(error)
+    cause = cause_of(error)
     if conn.closed or conn.invalidated or isinstance(cause, psycopg.errors.ReadOnlySqlTransaction):
         return False
     transaction: RootTransaction | None = conn.get_transaction()
@@ -266,50 +266,7 @@ def _give_back(conn: Connection, guard: Guard | None, *, intact: bool) -> None:
         conn.close()
 
 
-# -- errors --------------------------------------------------------------------------------------
-
-
-def _passing(dialect: Dialect, error: BaseException, step: _Step) -> BaseException | None:
-    """Return the cause of an error that passes when all of it is repeated; None for others."""
-    if step is not _Step.OPERATION:
-        if isinstance(error, PoolTimeoutError):
-            return error
-        cause = _cause_of(error)
-        return cause if dialect.is_transient(cause) or dialect.is_lost(cause) else None
-    if isinstance(error, (TransactionMisuseError, TransactionTimeoutError)):
-        return None
-    # A repository's error stands around the driver's; the whole transaction is dead all the same.
-    for each in _chain(error):
-        cause = _cause_of(each)
-        if _is_conflict(cause) or (_is_drivers(cause) and dialect.is_lost(cause)):
-            return cause
-    return None
-
-
-def _is_conflict(cause: BaseException) -> bool:
-    """Say whether two transactions met. A lock that the operation would not wait for is its own."""
-    if isinstance(cause, psycopg.Error):
-        return cause.sqlstate in {"40001", "40P01"}
-    if isinstance(cause, sqlite3.OperationalError):
-        return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-    return False
-
-
-def _is_drivers(error: BaseException) -> bool:
-    return isinstance(error, (psycopg.Error, sqlite3.Error))
-
-
-def _cause_of(error: BaseException) -> BaseException:
-    return (isinstance(error, DBAPIError) and error.orig) or error
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+# -- tries and statements ------------------------------------------------------------------------
 
 
 def _rests() -> Iterator[float]:
@@ -322,9 +279,6 @@ def _rests() -> Iterator[float]:
 
 def _no_reach(_queue: str) -> int:
     return 0
-
-
-# -- statements ----------------------------------------------------------------------------------
 
 
 def _hold(d: Dialect) -> Executable:

@@ -10,14 +10,20 @@ import asyncio
 import itertools
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from sqlalchemy import FromClause, Select, select
+from sqlalchemy.sql.expression import Executable
 
 from tests.durable.looking import Looker
 from tests.durable.machine import FlowMachine
+from workhorse.store import boundaries
 from workhorse.store.database import ManualClock, Store
+from workhorse.store.dialect import Dialect
+from workhorse.store.schema import live
 
 EXAMPLES = 300 if os.environ.get("CI") else 60
 STEPS = 50
@@ -54,3 +60,33 @@ def test_random_handlers_under_trouble_do_what_a_plain_model_says(
     machine: type[FlowMachine],
 ) -> None:
     run_state_machine_as_test(machine, settings=examples(EXAMPLES))
+
+
+def test_without_the_leases_token_in_the_insert_the_model_is_violated(
+    machine: type[FlowMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard of the checkpoint's insert is taken out: it compares the run's id alone."""
+    guarded = boundaries._insert
+
+    def by_id_alone(u: FromClause, *columns: Any, delete: bool = False) -> Select[Any]:
+        said = [u.c.token if column is live.c.token else column for column in columns]
+        return (
+            select(live.c.id, *said)
+            .select_from(u.join(live, live.c.id == u.c.id))
+            .order_by(live.c.id)
+            .with_for_update(key_share=True, of=live)
+        )
+
+    def unguarded(d: Dialect) -> Executable:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(boundaries, "lock_held", by_id_alone)
+            return guarded(d)
+
+    monkeypatch.setattr(boundaries, "_insert", unguarded)
+    found = settings(
+        examples(100), derandomize=True, database=None, phases=[Phase.generate], print_blob=False,
+        report_multiple_bugs=False,
+    )  # fmt: skip
+
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine, settings=found)

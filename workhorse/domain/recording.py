@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from workhorse.domain.boundaries import Boundary, BoundaryKind, NewBoundary
+from workhorse.domain.boundaries import Boundary, BoundaryKind, Delivered, NewBoundary
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Lease, NewRun
 
@@ -60,10 +60,14 @@ class Recorded(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordAnswer:
-    """The answer to a `Record`: `boundary` is the row that stands, with its value."""
+    """The answer to a `Record`: `boundary` is the row that stands, with its value.
+
+    `kept` is what had come already for waits that were to be closed: it stands.
+    """
 
     result: Recorded
     boundary: Boundary | None = None
+    kept: tuple[Delivered, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

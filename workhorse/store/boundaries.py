@@ -19,6 +19,7 @@ from sqlalchemy import (
     case,
     exists,
     func,
+    literal_column,
     null,
     select,
 )
@@ -27,6 +28,8 @@ from sqlalchemy.sql.expression import Executable
 from workhorse.domain.boundaries import (
     Boundary,
     BoundaryKind,
+    Delivered,
+    DeliveryState,
     NewBoundary,
 )
 from workhorse.domain.hints import Hint, Reach
@@ -105,7 +108,47 @@ def record(tx: Tx, records: Sequence[Record], *, reach: Reach) -> Written:
     extras = [each for at, each in enumerate(records) if at in mine]
     if any(each.token or each.child or each.closes or each.cancels for each in extras):
         written.hints += write_extras(tx, extras, reach=reach)
+    if any(each.closes for each in records):
+        written.answers = _with_kept(tx, records, written.answers)
     return written
+
+
+def _with_kept(
+    tx: Tx, records: Sequence[Record], answers: Sequence[RecordAnswer]
+) -> list[RecordAnswer]:
+    """Say what had come already for waits that were to be closed, also when a write is repeated."""
+    stored = [
+        each
+        for each, answer in zip(records, answers, strict=True)
+        if each.closes and answer.result is Recorded.STORED
+    ]
+    asked = [
+        {"id": each.lease.run_id, "kind": kind, "name": name}
+        for each in stored
+        for kind, name in each.closes
+    ]
+    kept: dict[str, list[Delivered]] = {}
+    for row in tx.fetch(_came, batch=json.dumps(asked)) if asked else ():
+        came = Delivered(
+            kind=BoundaryKind(row.kind),
+            name=row.name,
+            state=DeliveryState(row.state),
+            inbox=row.inbox,
+            value=row.value,
+            at=tx.read_instant(row.created_at),
+        )
+        kept.setdefault(str(row.run_id), []).append(came)
+    return [
+        replace(
+            answer,
+            kept=tuple(
+                came
+                for came in kept.get(str(each.lease.run_id), ())
+                if (came.kind, came.name) in each.closes
+            ),
+        )
+        for each, answer in zip(records, answers, strict=True)
+    ]
 
 
 def _in_turn(tx: Tx, records: Sequence[Record], first: set[int], reach: Reach) -> Written:
@@ -318,6 +361,21 @@ def _values(d: Dialect) -> Executable:
         )
     )
     return passed.union_all(sent)
+
+
+def _came(d: Dialect) -> Executable:
+    u = d.rows("batch", _NAME_COLUMNS)
+    return select(deliveries).select_from(
+        u.join(
+            deliveries,
+            and_(
+                deliveries.c.run_id == u.c.id,
+                deliveries.c.kind == u.c.kind,
+                deliveries.c.name == u.c.name,
+                deliveries.c.state != literal_column("'closed'"),
+            ),
+        )
+    )
 
 
 def _write_progress(d: Dialect) -> Executable:

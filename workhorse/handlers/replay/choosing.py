@@ -60,7 +60,7 @@ def wait_any(replay: Replay, waits: Mapping[str, WaitFor], name: str | None) -> 
                 detail=json.dumps(names),
             )
         )
-        closes = tuple(
+        flight.closes = closes = tuple(
             (spec.kind, each)
             for each, spec in waits.items()
             if each != winner
@@ -68,8 +68,6 @@ def wait_any(replay: Replay, waits: Mapping[str, WaitFor], name: str | None) -> 
             and (spec.kind, each) not in replay.deliveries
         )
         yield from replay.write(flight, Record(lease=replay.lease, boundary=new, closes=closes))
-    if replay.boundaries[mark].value == new.value:
-        replay.close(closes)
     return (yield from wait_any(replay, waits, name))
 
 
@@ -86,6 +84,8 @@ def _decided(
         )
     winner = (yield from boundary_value(replay, stored))["winner"]
     reached = yield from reach(replay, winner, waits[winner])
+    if isinstance(reached, Wait) and reached.kind is BoundaryKind.TIMER and reached.new is None:
+        return First(winner, None)  # the database's clock was set back since it was chosen
     if isinstance(reached, Wait):
         raise WaitConflictError(
             f"{replay.owner}: '{winner}', which came first in wait_any '{stored.name}', is another "

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from workhorse.domain.boundaries import BoundaryKind
 from workhorse.handlers.recording import Pending
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ class Flight:
     recorder: from then on it belongs to the core, and ends when the answer comes.
     """
 
-    __slots__ = ("_replay", "joined", "landed", "launched", "name")
+    __slots__ = ("_replay", "closes", "joined", "landed", "launched", "name")
 
     def __init__(self, name: str, replay: Replay) -> None:
         self.name: Final = name
         self._replay: Final = replay
         self.joined: Pending[None] | None = None
         """What the others wait for; the leader's error is theirs."""
+        self.closes: tuple[tuple[BoundaryKind, str], ...] = ()
+        """Waits that are closed by what it stores."""
         self.launched = False
         self.landed = False
 

@@ -271,10 +271,10 @@ class Replay:
             except BaseException as failure:  # noqa: BLE001 - it is raised where it is waited for
                 error = failure
             else:
-                error = self._keep(new, answer)
+                error = self._keep(flight, new, answer)
         self.release(flight, error)
 
-    def _keep(self, new: NewBoundary, answer: RecordAnswer) -> BaseException | None:
+    def _keep(self, flight: Flight, new: NewBoundary, answer: RecordAnswer) -> BaseException | None:
         if answer.result is Recorded.LOST:
             return self._lost(new)
         stored = answer.boundary or Boundary(
@@ -294,6 +294,8 @@ class Replay:
             if new.wake_at is not None and stored.due:
                 self.limits.settled()
         self.boundaries[new.name] = stored
+        if flight.closes and stored.value == new.value:
+            self._close(flight.closes, answer.kept)
         return None
 
     def _lost(self, new: NewBoundary) -> LeaseLostError:
@@ -315,14 +317,15 @@ class Replay:
             else:
                 joined.answer(None)
 
-    def close(self, waits: Iterable[tuple[BoundaryKind, str]]) -> None:
-        """Note that waits were closed: nothing that comes for them counts any more."""
-        with self._lock:
-            for kind, name in waits:
-                closed = Delivered(kind=kind, name=name, state=DeliveryState.CLOSED, inbox=0)
-                self.deliveries.setdefault((kind, name), closed)
-                if name in self.boundaries:
-                    self.limits.settled()
+    def _close(self, waits: Iterable[tuple[BoundaryKind, str]], kept: Iterable[Delivered]) -> None:
+        """Note that waits were closed: nothing more counts for them but what had come already."""
+        for came in kept:
+            self.deliveries.setdefault((came.kind, came.name), came)
+        for kind, name in waits:
+            closed = Delivered(kind=kind, name=name, state=DeliveryState.CLOSED, inbox=0)
+            self.deliveries.setdefault((kind, name), closed)
+            if name in self.boundaries:
+                self.limits.settled()
 
     # -- suspending ------------------------------------------------------------------------------
 

@@ -270,7 +270,7 @@ def test_a_repeated_completion_does_a_pass_for_what_the_first_left(
         raise StoreUnavailableError("it did not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr("workhorse.client.delivering.free", unreachable)
+        patched.setattr("workhorse.client.passing.free_all", unreachable)
         assert app.complete_token(ref, 1, idempotency_key="k") is DELIVERED
     assert app.run(run).view().state is RunState.WAITING
 

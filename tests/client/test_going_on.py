@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from workhorse import AsyncContext, Context, Workhorse
 from workhorse.domain.boundaries import DeliveryResult
 from workhorse.domain.runs import RunState
-from workhorse.errors import RunFailedError
+from workhorse.errors import ChildFailedError, RunFailedError
 
 
 @pytest.fixture
@@ -127,3 +128,84 @@ def test_what_comes_after_a_failed_run_runs_all_the_same_where_it_is_said(app: W
     assert summary.view().state is RunState.SUCCEEDED
     with pytest.raises(RunFailedError, match="DependencyFailed"):
         strict.result(timeout=0)
+
+
+def test_whoever_ends_a_run_frees_those_who_wait_for_it(app: Workhorse) -> None:
+    """Without maintenance: by the worker that settles it, and by whoever cancels it."""
+
+    @app.task()
+    async def child(number: int) -> int:
+        return number + 1
+
+    @app.task()
+    async def stuck(ctx: AsyncContext) -> None:
+        await ctx.wait_for_signal("never")
+
+    @app.task()
+    async def parent(ctx: AsyncContext) -> int:
+        return await ctx.child("first", child, 1)
+
+    @app.task()
+    async def left_behind(ctx: AsyncContext) -> str:
+        try:
+            await ctx.child("stuck", stuck)
+        except ChildFailedError as error:
+            return error.reason
+        return "it ended"
+
+    run, other = parent.enqueue(), left_behind.enqueue()
+    late = child.enqueue(5, after=[run.id])
+    drained(app)
+
+    assert (run.result(0), late.result(0)) == (2, 6)
+    (waiting,) = app.admin.list_runs(task=stuck.name)
+    assert app.cancel(waiting.id) is RunState.CANCELLED
+    drained(app)
+    assert other.result(0) == "cancelled"
+
+
+def test_children_go_with_their_parent(app: Workhorse) -> None:
+    @app.task()
+    async def child(ctx: AsyncContext) -> None:
+        await ctx.wait_for_signal("never")
+
+    @app.task()
+    async def parent(ctx: AsyncContext) -> None:
+        await ctx.child("a", child)
+
+    run = parent.enqueue()
+    drained(app)
+    (waiting,) = app.admin.list_runs(task=child.name)
+
+    assert app.cancel(run.id) is RunState.CANCELLED
+
+    assert app.run(waiting.id).view().state is RunState.CANCELLED
+
+
+def test_a_token_that_nobody_made_ends_the_run(app: Workhorse) -> None:
+    """By a plain error of a known type; nothing is tried again, and nothing hangs."""
+
+    @app.task()
+    def hook(ctx: Context) -> None:
+        ctx.wait_for_token("hook", "wht_that_nobody_has_made")
+
+    run = hook.enqueue()
+    drained(app)
+
+    with pytest.raises(RunFailedError) as raised:
+        run.result(0)
+    assert raised.value.error_type == "workhorse.errors.TokenNotFoundError"
+    assert raised.value.reason == "not_retryable"
+
+
+def test_a_sleep_until_what_has_passed_keeps_its_lease(app: Workhorse) -> None:
+    @app.task()
+    async def late(ctx: AsyncContext) -> int:
+        await ctx.sleep_until("yesterday", datetime.now(UTC) - timedelta(days=1))
+        await ctx.sleep("nothing", timedelta(0))
+        return ctx.lease.fence
+
+    run = late.enqueue()
+    drained(app)
+
+    assert run.result(0) == 1

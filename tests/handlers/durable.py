@@ -49,6 +49,7 @@ class FakeRun:
         self.hold = False
         self.held: list[Callable[[], object]] = []
         self.more = History()
+        self.repeats = 1
 
     # -- what the store does ---------------------------------------------------------------------
 
@@ -168,7 +169,8 @@ class FakeRun:
 
         def write() -> None:
             try:
-                value = operation("connection")
+                for _ in range(self.repeats):  # as after a deadlock
+                    value = operation("connection")
             except Exception as error:  # noqa: BLE001 - handed on
                 self.rolled_back += 1
                 pending.fail(error)

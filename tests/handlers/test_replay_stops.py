@@ -245,6 +245,14 @@ def test_bytes_of_a_transaction_count_too(world: World) -> None:
         ctx.checkpoint("more", lambda: 1)
 
 
+def test_a_transaction_that_is_carried_out_again_counts_once(world: World) -> None:
+    world.run.more = History(bytes=MAX_BOUNDARY_BYTES - 10)
+    world.run.repeats = 3
+    ctx = world.activate()
+
+    assert ctx.transaction("fits", lambda _: "x" * 8) == "x" * 8
+
+
 def open_waits(world: World, count: int) -> None:
     for number in range(count):
         name = f"open {number}"

@@ -17,6 +17,7 @@ from typing import Final
 
 from workhorse.client.background import Background
 from workhorse.client.checks import check_said
+from workhorse.client.passing import pass_on
 from workhorse.client.publishing import Publisher
 from workhorse.domain.boundaries import BoundaryKind, DeliveryResult
 from workhorse.domain.hints import Hint
@@ -25,12 +26,11 @@ from workhorse.domain.instants import to_millis
 from workhorse.domain.names import check_boundary, check_key
 from workhorse.domain.references import check_reference, new_reference
 from workhorse.domain.values import MAX_DELIVERY_BYTES, encode
-from workhorse.errors import WorkhorseError
 from workhorse.handlers.producing import check_limit
 from workhorse.store import tokens
 from workhorse.store.database import Store, Tx
 from workhorse.store.delivering import deliver
-from workhorse.store.freeing import SMALL_PASS, free
+from workhorse.store.freeing import SMALL_PASS
 from workhorse.store.operating import note
 from workhorse.telemetry import get_logger
 
@@ -128,16 +128,8 @@ class Deliveries:
         result = self._store().run(tokens.complete_token, ref, value, key=key.text)
         hints: list[Hint] = []
         if result in (DeliveryResult.DELIVERED, DeliveryResult.DUPLICATE):
-            # The fact stands, whatever becomes of the pass: maintenance does what it leaves. One
-            # that is repeated may be so because nobody heard of the first.
-            try:
-                hints = self._store().run(free, ref, limit=SMALL_PASS).hints
-            except WorkhorseError as error:
-                _log.warning(
-                    "a token is completed, but whoever waits for it was not woken yet (%s); "
-                    "maintenance does it",
-                    type(error).__name__,
-                )
+            # One that is repeated may be so because nobody heard of the first.
+            hints = pass_on(self._store(), [ref], limit=SMALL_PASS)
         return key.told(result), hints
 
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from workhorse.client.checks import check_said, new_request_id
+from workhorse.client.passing import pass_on
 from workhorse.client.publishing import Publisher
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
@@ -133,7 +134,9 @@ class ManyCalls:
 
         def cancel(ids: list[RunId], request: str) -> PageDone:
             store = self._store()
-            return store.run(many.cancel_page, ids, by=by, why=why, request_id=request)
+            page = store.run(many.cancel_page, ids, by=by, why=why, request_id=request)
+            page.hints += pass_on(store, ids)
+            return page
 
         asked = _Asked("cancel_many", meant, by, why, limit, dry_run, request_id)
         return self._work_off(asked, cancel, CANCELLED_AT_ONCE, progress, stride=1)

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from workhorse.client.background import Background
 from workhorse.client.checks import check_said, new_request_id, seconds_of
 from workhorse.client.delivering import Deliveries
+from workhorse.client.passing import pass_on
 from workhorse.client.publishing import Publisher
 from workhorse.domain.boundaries import DeliveryResult
 from workhorse.domain.hints import Hint
@@ -172,8 +173,9 @@ class RunCalls:
         """Cancel a run, or ask its worker to end it; return the state that now stands."""
         check_said("by", by, least=1)
         check_said("why", why)
-        state, hints = self._store().run(_cancel, run_id, by=by, why=why, request=new_request_id())
-        self._publisher.publish(hints)
+        store = self._store()
+        state, hints = store.run(_cancel, run_id, by=by, why=why, request=new_request_id())
+        self._publisher.publish([*hints, *pass_on(store, [run_id])])
         return state
 
     def result(self, run_id: RunId, timeout: timedelta | float | None) -> Any:

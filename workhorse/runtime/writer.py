@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from workhorse.domain.hints import Hint, Reach
+from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
 from workhorse.errors import StoreUnavailableError
 from workhorse.runtime.activation import Activation
@@ -25,6 +26,7 @@ from workhorse.runtime.entries import decide, entry_of, is_refusal, refusal, wri
 from workhorse.runtime.pace import Backoff, Pace
 from workhorse.runtime.refusals import refuse, refuse_progress, say_left_out
 from workhorse.runtime.requests import Item, ToProgress, ToRead, ToRecord, ToSettle
+from workhorse.store.freeing import free_all
 from workhorse.telemetry import get_logger
 
 _log = get_logger("worker")
@@ -178,9 +180,25 @@ class Writer:
         finally:
             answers.give()  # whatever fails here, nobody waits in vain
         self._published(hints)
+        if done.settled.freed:
+            # Before anybody hears of the settle: a drain then looks for what has become ready.
+            self._free(done.settled.freed)
         if batch.settles:
             ended = [each.activation for each in batch.settles]
             self._settled([(each, written_state(each, done.settled, done.mine)) for each in ended])
+
+    def _free(self, ended: Sequence[RunId]) -> None:
+        """Wake who waited for the end of these runs: one pass, maintenance does what it leaves."""
+        try:
+            freed = self._calls.try_once(free_all, ended)
+        except Exception as error:  # noqa: BLE001 - what is noted in the store is not lost
+            _log.warning(
+                "who waits for the end of %d runs is left to maintenance (%s)",
+                len(ended),
+                type(error).__name__,
+            )
+        else:
+            self._published(freed.hints)
 
     # -- what fails ------------------------------------------------------------------------------
 

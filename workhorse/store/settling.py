@@ -69,10 +69,15 @@ class Entry:
 
 @dataclass(slots=True)
 class Settled:
-    """What was written. A run that is not in `written` is under another lease, or none."""
+    """What was written. A run that is not in `written` is under another lease, or none.
+
+    `freed` are runs that have ended and for whose end somebody waits: a pass (`freeing.free_all`)
+    is to follow the commit, and maintenance does it where it does not.
+    """
 
     written: dict[RunId, RunState] = field(default_factory=dict)
     hints: list[Hint] = field(default_factory=list)
+    freed: list[RunId] = field(default_factory=list)
 
 
 def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = True) -> Settled:
@@ -96,10 +101,12 @@ def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = Tru
             done = settle(tx, part, reach=reach, signed=signed)
             settled.written |= done.written
             settled.hints += done.hints
+            settled.freed += done.freed
         return settled
     endings = [_ending(entry, signed=signed) for entry in entries]
     ended = end_runs(tx, endings, under_lease=True)
     settled.hints += ended.hints
+    settled.freed += ended.freed
     for run in ended.runs:
         settled.written[run.run_id] = run.state
     rest = [

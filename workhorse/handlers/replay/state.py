@@ -336,9 +336,8 @@ class Replay:
         with self._lock:
             if task in self._ended_in:
                 raise self._suspended()  # what cleans up behind a wait starts no other
-            if task is not None:
-                self._ended_in.add(task)
             first = not self._waits
+            reached: dict[str, Wait] = {}
             for wait in waits:
                 known = self._waits.get(wait.name)
                 if known is not None:
@@ -346,7 +345,11 @@ class Replay:
                     continue
                 if wait.new is not None:
                     wait = replace(wait, new=self._number(wait.new))
-                self._waits[wait.name] = wait
+                reached[wait.name] = wait
+            # All of them or none: with some, a refusal of the others would be taken for their end.
+            self._waits |= reached
+            if task is not None:
+                self._ended_in.add(task)
         if first:
             self.gate.writer.suspending()
         raise self._suspended()

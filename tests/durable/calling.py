@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from tests.store.acting import an_entry, draw, put, reach, take_one
@@ -96,10 +97,14 @@ def call(
     handler: Handler,
     *,
     before: Callable[[Record], object] | None = None,
+    skew: timedelta = timedelta(0),
 ) -> Called:
-    """Claim a run, where that is not done, and call its handler."""
+    """Claim a run, where that is not done, and call its handler.
+
+    `skew` is how far the host's clock is ahead of the store's.
+    """
     claimed = run if isinstance(run, ClaimedRun) else take_one(store, run)
-    core = ActivationCore(claimed, StoreRecorder(store, before), now=_now(store))
+    core = ActivationCore(claimed, StoreRecorder(store, before), now=_now(store, skew))
     outcome: Outcome
     try:
         returned = handler(Context(core))
@@ -126,7 +131,7 @@ def a_run_at(store: Store, handler: Handler, **fields: Any) -> RunId:
     return run_id
 
 
-def _now(store: Store) -> Callable[[], Any]:
+def _now(store: Store, skew: timedelta) -> Callable[[], datetime]:
     clock = store.manual_clock
     assert clock is not None
-    return lambda: clock.now
+    return lambda: clock.now + skew

@@ -1,7 +1,7 @@
 """A report of parts: children that a handler waits for, and runs that come after others.
 
-Run it with `python examples/report.py`. The testing kit stands in for the database, the worker and
-maintenance.
+Run it with `python examples/report.py`. The testing kit stands in for the database and the
+workers.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -247,6 +248,8 @@ class FlowMachine(RuleBasedStateMachine):
         if not told:
             return
         for each, answer in zip(recording, written.answers, strict=True):
+            if each in ended:
+                continue
             _, pending = each.recorder.asked.popleft()
             if answer.result is Recorded.LOST:
                 pending.fail(LeaseLostError("its lease is gone"))
@@ -254,7 +257,7 @@ class FlowMachine(RuleBasedStateMachine):
                 pending.answer(answer)
             each.go_on()
         for each in asking:
-            if each in recording:
+            if each in recording or each in ended:
                 continue
             request, pending = each.recorder.asked.popleft()
             assert isinstance(request, ReadValue)
@@ -279,10 +282,7 @@ class FlowMachine(RuleBasedStateMachine):
         if new.kind is Kind.PATCH:
             names = [step.name for step in activation.program]
             behind = names[names.index(new.name) :]
-            beyond = any(
-                name.split(" ")[0].split(".")[0] in behind
-                for name in (passed.removeprefix("any:") for passed in activation.then.boundaries)
-            )
+            beyond = any(_step_of(passed) in behind for passed in activation.then.boundaries)
             assert new.value == ("false" if beyond else "true")
         return request
 
@@ -441,3 +441,8 @@ def _awaited(program: Program) -> list[tuple[str, str]]:
     """What can be sent to a run of this program."""
     steps = [step for each in program for step in (each, *each.members)]
     return [(step.op, step.name) for step in steps if step.op in ("signal", "human")]
+
+
+def _step_of(boundary: str) -> str:
+    """The name of the step that a boundary belongs to."""
+    return re.split(r"[ .\[]", boundary.removeprefix("any:"))[0]

@@ -25,6 +25,9 @@ LEASE_MS: Final = 30_000
 MAX_ATTEMPTS: Final = 4
 FIRST_REST_MS: Final = 1_000
 
+_CANCEL: Final = "cancel:"
+"""What the source of a link begins with whose run is to be cancelled by its parent."""
+
 Key = tuple[str, str]
 
 
@@ -174,6 +177,11 @@ class Model:
             run.watched = True
         for kind, name in record.closes:
             run.deliveries.setdefault((kind, name), Sent("closed", run.inbox))
+        if record.cancels:
+            source = f"{_CANCEL}{run.id}"
+            self.links |= {(source, child, "") for child in record.cancels}
+            self.noted.add(source)
+            self.free([source])
         return Recorded.STORED
 
     def say(self, lease: Lease, value: str) -> None:
@@ -356,7 +364,9 @@ class Model:
             if source not in noted:
                 continue
             run = self.runs[run_id]
-            if source in self.tokens:
+            if source.startswith(_CANCEL):
+                self.cancel(run_id)
+            elif source in self.tokens:
                 token = self.tokens[source]
                 self._put(run, Kind.TOKEN, name, Sent(token.state, 0, token.value))
             else:
@@ -405,6 +415,10 @@ class Model:
                 ):
                     return [winner, value]
                 return value  # raised by the choice, as by the wait alone
+            case "children":
+                return self._answer_of_children(run, step)
+            case "pair":
+                return [self.answer(run, each) for each in step.members]
             case "again":
                 return self.answer(run, step.members[0])
             case "own_token":
@@ -413,6 +427,18 @@ class Model:
                 return self._answer(run, Kind.TOKEN, name, step)
             case _:
                 return self._answer(run, step.op, name, step)
+
+    def _answer_of_children(self, run: Run, step: Step) -> Any:
+        names = [f"{step.name}[{n}]" for n in range(len(step.members))]
+        failed = [
+            (sent.inbox, name)
+            for name in names
+            if (sent := run.deliveries.get((Kind.CHILD, name))) is not None
+            and sent.state in ("failed", "cancelled")
+        ]
+        if failed and step.policy != "return":
+            return self._answer(run, Kind.CHILD, min(failed)[1], step)
+        return [self._answer(run, Kind.CHILD, name, step) for name in names]
 
     def winner(self, then: Then, step: Step) -> str | None:
         """Which member of a choice came first, for an activation that saw the run as it was."""

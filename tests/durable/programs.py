@@ -33,7 +33,8 @@ class Step:
     """One durable call; which of the fields count depends on `op`.
 
     `ms` is a duration, or the time-out of a wait. `fails` is how often an operation fails before it
-    returns. `pick` is which of the shared tokens is waited for, or which child is started.
+    returns. `pick` is which of the shared tokens is waited for, or which child is started. `policy`
+    is what becomes of a group of children when one of them fails.
     """
 
     op: str
@@ -45,6 +46,8 @@ class Step:
     large: bool = False
     pick: int = 0
     keep: bool = False
+    policy: str = "raise"
+    parallel: int | None = None
     members: tuple[Step, ...] = ()
 
 
@@ -102,19 +105,28 @@ async def carry_out(ctx: AsyncContext, program: Program, watcher: Watcher) -> li
         if step.op == "progress":
             await ctx.progress({"at": step.name})
             continue
-        try:
-            answer = await _perform(ctx, step, watcher)
-        except WaitTimeoutError:
-            answer = TIMED_OUT
-        except WaitConflictError:
-            if step.op != "again":
-                raise
-            answer = CLOSED
-        except ChildFailedError as error:
-            answer = [error.run_id, error.reason]
+        answer = await _answer(ctx, step, watcher)
         watcher.answered(step, answer)
         answers.append(answer)
     return answers
+
+
+async def _answer(ctx: AsyncContext, step: Step, watcher: Watcher) -> Any:
+    """What a step comes to; what it raises for a handler to take is an answer too."""
+    try:
+        return await _perform(ctx, step, watcher)
+    except WaitTimeoutError:
+        return TIMED_OUT
+    except WaitConflictError:
+        if step.op != "again":
+            raise
+        return CLOSED
+    except ChildFailedError as error:
+        return _said(error)
+
+
+def _said(end: Any) -> Any:
+    return [end.run_id, end.reason] if isinstance(end, ChildFailedError) else end
 
 
 async def _perform(ctx: AsyncContext, step: Step, watcher: Watcher) -> Any:
@@ -153,6 +165,26 @@ async def _perform(ctx: AsyncContext, step: Step, watcher: Watcher) -> Any:
         case "child":
             policy: Any = "keep" if step.keep else "cancel"
             return await ctx.child(name, part, step.pick, on_parent_end=policy)
+        case "children":
+            policy = "keep" if step.keep else "cancel"
+            on_failure: Any = step.policy
+            picks = [each.pick for each in step.members]
+            ends = await ctx.children(
+                name,
+                part,
+                picks,
+                max_parallel=step.parallel,
+                on_failure=on_failure,
+                on_parent_end=policy,
+            )
+            return [_said(end) for end in ends]
+        case "pair":
+            both = [_answer(ctx, each, watcher) for each in step.members]
+            answers = await asyncio.gather(*both, return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            return answers
         case "patched":
             return await ctx.patched(name)
         case "fail":
@@ -215,6 +247,15 @@ _steps = st.one_of(
     _waits,
     st.builds(Step, st.just("any"), members=st.lists(_members, min_size=2, max_size=3).map(tuple)),
     _children,
+    st.builds(
+        Step,
+        st.just("children"),
+        members=st.lists(_children, min_size=1, max_size=3).map(tuple),
+        policy=st.sampled_from(["raise", "return", "cancel"]),
+        parallel=st.sampled_from([None, None, 1, 2]),
+        keep=st.booleans(),
+    ),
+    st.builds(Step, st.just("pair"), members=st.tuples(_waits, _waits | _checkpoints)),
     st.builds(Step, st.just("own_token"), ms=_limits, default=st.booleans()),
     st.builds(Step, st.just("sleep"), ms=_rests | st.just(0)),
     st.builds(Step, st.just("sleep_until"), ms=st.sampled_from([-1_000, 0, 5_000, 60_000])),

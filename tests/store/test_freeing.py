@@ -22,6 +22,7 @@ from tests.store.acting import (
     hinted,
     lease_of,
     live_row,
+    promoted,
     put,
     put_many,
     reach,
@@ -514,6 +515,34 @@ def test_in_a_session_it_is_woken_when_its_turn_comes(store: Store) -> None:
     assert freed(store).hints == []  # it is ready, and behind another
     assert state_of(store, after) is RunState.READY
     assert hinted(end(store, take_one(store, ahead), SUCCEED).hints) == [after]
+
+
+def test_in_a_session_it_stands_behind_those_that_it_comes_after(
+    store: Store, clock: ManualClock
+) -> None:
+    """They may be due later than it was made; each would wait for the other for ever."""
+    first = put(store, session="s", delay_ms=60_000)
+    second = put_after(store, first, session="s")
+    third, other = put_after(store, second, session="s"), put(store, session="s")
+
+    end(store, take_one(store, other), SUCCEED)
+    clock.advance(60_000)
+    promoted(store)
+    for each in (first, second, third):
+        end(store, take_one(store, each), SUCCEED)
+        freed(store)
+
+
+def test_in_a_session_a_chain_that_is_made_at_once_stands_behind_its_first(store: Store) -> None:
+    later = replace(a_run(session="s"), delay_ms=60_000)
+    chain = [later]
+    for _ in range(3):
+        chain.append(replace(a_run(session="s"), after=(chain[-1].id,)))
+
+    store.run(enqueue, chain, reach=reach)
+
+    line = rows(store, "select id from {s}live where session = 's' order by line_at, id")
+    assert [str(row.id) for row in line] == [run.id for run in chain]
 
 
 def test_a_value_that_comes_while_it_waits_for_others_does_not_wake_it(store: Store) -> None:

@@ -36,6 +36,8 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
+    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.expression import Executable
@@ -239,7 +241,11 @@ def _insert(
         for source in run.after
     ]
     if after:
-        tx.write(_insert_links, batch=json.dumps(after))
+        batch = json.dumps(after)
+        tx.write(_insert_links, batch=batch)
+        # One row of a chain is seen in its new place by the next pass alone.
+        while any(run.session is not None for run in new) and tx.write(_line_up, batch=batch):
+            pass
     if len(due) < len(new):
         # Some were inserted before, by a try whose answer was lost: they get the same answer.
         before = json.dumps([run.id for run in new if run.id not in due])
@@ -374,6 +380,35 @@ def _insert_links(d: Dialect) -> Executable:
     return insert(links).from_select(
         ["kind", "source", "run_id", "name", "armed"],
         select(literal(AFTER, Text), source, u.c.run_id, literal("after:", Text) + source, false()),
+    )
+
+
+def _line_up(d: Dialect) -> Executable:
+    """Put runs behind those of their session that they come after.
+
+    One of these may be due later, and would wait for its turn behind a run that waits for its end.
+    """
+    u = d.rows("batch", _LINK_COLUMNS)
+    mine, other = live.alias("mine"), live.alias("other")
+    behind = (
+        select(mine.c.id, func.max(other.c.line_at).label("line_at"))
+        .select_from(
+            u.join(mine, mine.c.id == u.c.run_id).join(
+                other,
+                and_(
+                    other.c.id == u.c.source,
+                    other.c.session == mine.c.session,
+                    tuple_(other.c.line_at, other.c.id) > tuple_(mine.c.line_at, mine.c.id),
+                ),
+            )
+        )
+        .group_by(mine.c.id)
+        .subquery("behind")
+    )
+    return (
+        update(live)
+        .where(live.c.id == behind.c.id)
+        .values(line_at=d.after(behind.c.line_at, literal_column("1", BigInteger)))
     )
 
 

@@ -6,12 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from tests.store.acting import SUCCEED, a_claimed, end, put, take_one
+from tests.store.acting import SUCCEED, a_claimed, end, lease_of, put, reach, take_one
 from tests.store.passing import passed, received
-from workhorse.domain.boundaries import BoundaryKind, DeliveryState
+from workhorse.domain.boundaries import BoundaryKind, DeliveryState, NewBoundary
 from workhorse.domain.ids import RunId, new_run_id
+from workhorse.domain.recording import Record
 from workhorse.domain.runs import RunState
 from workhorse.errors import BoundaryNotFoundError, RunNotFoundError
+from workhorse.store.boundaries import record
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.inspecting import (
     WaitView,
@@ -202,6 +204,24 @@ def test_a_history_is_read_whole_in_bounded_reads(
         (2, "signal 1", "1"),
         (3, "signal 0", "2"),
     ]
+
+
+def test_waits_that_were_closed_together_are_all_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one number among them."""
+    monkeypatch.setattr("workhorse.store.inspecting.READ_AT_ONCE", 2)
+    run = a_claimed(store)
+    received(store, run.id, "first", value="1")
+    closes = tuple((kind, f"{at}") for at in range(5) for kind in (SIGNAL, HUMAN))
+    choice = NewBoundary(name="choice", kind=BoundaryKind.ANY, seq=1)
+    closing = Record(lease=lease_of(run), boundary=choice, closes=closes)
+    store.run(record, [closing], reach=reach)
+
+    deliveries = store.run(read_deliveries, run.id)
+
+    assert {(each.kind, each.name) for each in deliveries} == {*closes, (SIGNAL, "first")}
+    assert len(deliveries) == 11
 
 
 def test_another_runs_history_is_its_own(store: Store) -> None:

@@ -160,10 +160,10 @@ def read_boundaries(tx: Tx, run_id: RunId) -> list[Boundary]:
 def read_deliveries(tx: Tx, run_id: RunId) -> list[Delivered]:
     """Return all that came for a run, in the order in which it came, with values."""
     found: list[Delivered] = []
-    after = 0
-    while rows := tx.fetch(_whole_deliveries, id=run_id, after=after, most=READ_AT_ONCE):
+    after: dict[str, Any] = {"inbox": 0, "kind": _FIRST, "name": _FIRST}
+    while rows := tx.fetch(_whole_deliveries, id=run_id, **after, most=READ_AT_ONCE):
         found += [_delivered(tx, row) for row in rows]
-        after = rows[-1].inbox
+        after = {key: getattr(rows[-1], key) for key in after}
     return found
 
 
@@ -276,10 +276,13 @@ def _in_order(statement: Select[Any]) -> Select[Any]:
 
 
 def _whole_deliveries(_d: Dialect) -> Executable:
+    # Waits that were closed together have one number, and so have what a suspension has settled.
+    place = deliveries.c.inbox, deliveries.c.kind, deliveries.c.name
+    after = bindparam("inbox", type_=Number), *(bindparam(n, type_=Text) for n in ("kind", "name"))
     return (
         select(deliveries)
-        .where(deliveries.c.run_id == _id(), deliveries.c.inbox > bindparam("after", type_=Number))
-        .order_by(deliveries.c.inbox)
+        .where(deliveries.c.run_id == _id(), tuple_(*place) > tuple_(*after))
+        .order_by(*place)
         .limit(_most())
     )
 

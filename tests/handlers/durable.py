@@ -211,10 +211,10 @@ class Calls:
     def __init__(self, core: ActivationCore, runner: asyncio.Runner | None) -> None:
         self.core = core
         self._runner = runner
-        self._context: Any = Context(core) if runner is None else AsyncContext(core)
+        self.context: Any = Context(core) if runner is None else AsyncContext(core)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
+        found = getattr(self.context, name)
         if self._runner is None or not callable(found):
             return found
         runner = self._runner

@@ -276,7 +276,7 @@ def test_an_operation_may_use_other_boundaries(world: World) -> None:
     if world.runner is not None:
 
         async def outer() -> object:
-            return [await ctx._context.checkpoint("inner", lambda: 1)]
+            return [await ctx.context.checkpoint("inner", lambda: 1)]
     else:
 
         def outer() -> object:  # type: ignore[misc]
@@ -291,7 +291,7 @@ def test_an_operation_that_asks_for_itself_is_told_so(world: World) -> None:
     if world.runner is not None:
 
         async def outer() -> object:
-            return await asyncio.create_task(ctx._context.checkpoint("a", lambda: 1))
+            return await asyncio.create_task(ctx.context.checkpoint("a", lambda: 1))
     else:
 
         def outer() -> object:  # type: ignore[misc]

@@ -108,7 +108,7 @@ def test_a_child_that_did_not_succeed_raises_in_each_activation(
             end["error_type"],
             end["error_message"],
         )
-    assert reason_for(None, error) is Reason.ERROR
+    assert reason_for(None, error) is Reason.NOT_RETRYABLE, "each attempt would meet it again"
 
 
 def test_another_payload_or_task_under_its_name_conflicts(world: World) -> None:

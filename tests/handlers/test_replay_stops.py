@@ -334,6 +334,19 @@ def test_a_run_that_sleeps_before_the_patch_takes_the_new_branch(world: World) -
     assert ctx.patched("fraud check") is True
 
 
+def test_what_a_replay_never_comes_to_is_nothing_beyond(world: World) -> None:
+    """A boundary inside another's operation, and a stage that was taken out of the code."""
+    ctx = world.activate()
+    ctx.checkpoint("outer", lambda: ctx.context.checkpoint("inner", lambda: 1))
+    ctx.checkpoint("taken out", lambda: 2)
+    ctx.sleep("passed", timedelta(0))
+
+    ctx = world.activate()
+    ctx.checkpoint("outer", lambda: 1)
+    ctx.sleep("passed", timedelta(0))
+    assert ctx.patched("new") is True
+
+
 def test_the_losers_of_a_choice_and_the_members_of_a_group_count_as_reached(world: World) -> None:
     task = TaskRegistry().register(lambda payload: payload, "echo")
     choice = {"paid": waits.signal(), "rest": waits.timer(HOUR)}

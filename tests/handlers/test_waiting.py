@@ -231,7 +231,7 @@ def test_a_time_out_raises_or_gives_the_default_in_each_activation(
         assert isinstance(raised.value, TimeoutError)
         assert getattr(ctx, call)("paid", timeout=HOUR, default=None) is None
         assert getattr(ctx, call)("paid", timeout=HOUR, default=[1]) == [1]
-    assert reason_for(None, raised.value) is Reason.ERROR
+    assert reason_for(None, raised.value) is Reason.NOT_RETRYABLE
 
 
 def test_a_time_that_has_come_but_is_not_recorded_is_no_time_out(world: World) -> None:
@@ -320,6 +320,8 @@ def test_a_token_is_made_once(world: World) -> None:
 
     assert ref == again
     assert len(ref) >= 32
+    with pytest.raises(InvalidInstantError, match="timeout of token 'none' is zero"):
+        world.activate().token("none", timeout=timedelta(0))
     [record] = world.run.records
     assert record.token is not None
     assert (record.token.ref, record.token.timeout_ms) == (ref, 3_600_000)

@@ -162,7 +162,9 @@ def test_a_busy_row_is_asked_for_again_in_a_second(
     assert told == [None]
 
 
-def test_a_cancel_reaches_the_handler(live_rig: Rig, kind: str) -> None:
+def test_a_cancel_reaches_the_handler(
+    live_rig: Rig, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Async handlers are cancelled as tasks; plain ones are told, and their value is kept."""
     rig, (gate, told) = live_rig, gate_and_notes()
 
@@ -192,6 +194,7 @@ def test_a_cancel_reaches_the_handler(live_rig: Rig, kind: str) -> None:
     assert told == [StopReason.CANCELLED]
     assert view.result == ('"kept"' if kind == "plain" else None)
     assert rig.count(Metric.RUNS_SETTLED, "cancelled") == 1
+    assert "failed" not in caplog.text, "it has not, and is not tried again"
 
 
 def test_a_cancel_cancels_all_tasks_that_the_handler_started(live_rig: Rig) -> None:

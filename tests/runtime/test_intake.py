@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from tests.support.eventually import eventually
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, NewRun, RunState
+from workhorse.handlers.context import AsyncContext
 from workhorse.ports import Message
 from workhorse.runtime.pace import SystemPace
 from workhorse.store.database import ManualClock
@@ -463,6 +465,28 @@ def test_pauses_of_an_idle_queue_grow_to_a_second(rig: Rig) -> None:
 
     idle = [ms for what, ms in pace.rests if what == "idle"]
     assert idle[:6] == [100, 200, 400, 800, 1_000, 1_000]
+
+
+def _is_in(rig: Rig, run_id: RunId, state: RunState) -> bool:
+    return rig.state(run_id) is state
+
+
+def test_a_worker_without_messages_looks_for_what_is_due(rig: Rig, clock: ManualClock) -> None:
+    """On a laptop, with neither a broker nor maintenance, a sleep ends all the same."""
+
+    @rig.task("nap")
+    async def nap(ctx: AsyncContext) -> None:
+        await ctx.sleep("nap", timedelta(hours=1))
+        await ctx.wait_for_signal("never", timeout=timedelta(hours=1), default=None)
+
+    run_id = rig.enqueue("nap")
+    worker = rig.worker(idle_ms=20, poll_ms=10, head_ms=20)
+    worker.start()
+    for state in (RunState.SCHEDULED, RunState.WAITING):
+        eventually(partial(_is_in, rig, run_id, state))
+        clock.advance(timedelta(hours=1))
+
+    eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED)
 
 
 def test_what_this_process_enqueues_ends_an_idle_pause(rig: Rig) -> None:

@@ -12,6 +12,7 @@ from workhorse.domain.runs import Failure, Reason
 from workhorse.errors import (
     BoundaryLimitExceededError,
     CheckpointConflictError,
+    ChildFailedError,
     NonRetryableError,
     TokenNotFoundError,
     TransactionMisuseError,
@@ -19,6 +20,7 @@ from workhorse.errors import (
     ValueTooLargeError,
     WaitConflictError,
     WaitLimitExceededError,
+    WaitTimeoutError,
 )
 from workhorse.handlers.tracebacks import fit, render, text_of, type_name
 
@@ -40,6 +42,9 @@ _NOT_RETRYABLE: Final = (
     BoundaryLimitExceededError,
     TokenNotFoundError,
     TransactionMisuseError,
+    # They would be raised at the same boundary by each further attempt.
+    WaitTimeoutError,
+    ChildFailedError,
 )
 
 
@@ -63,8 +68,9 @@ def reason_for(task: Task[Any, Any] | None, error: BaseException) -> Reason:
 
     `Reason.NOT_RETRYABLE` for `NonRetryableError`, for the classes that the task names, for values
     that cannot be stored or are too large, for conflicts and limits of boundaries, for tokens that
-    do not exist and for transactions that their operation ended, also when one of them stands in an
-    exception group (a TaskGroup wraps what its tasks raise). Else `Reason.ERROR`.
+    do not exist, for time-outs of waits and failed children, and for transactions that their
+    operation ended, also when one of them stands in an exception group (a TaskGroup wraps what its
+    tasks raise). Else `Reason.ERROR`.
     """
     final = _NOT_RETRYABLE if task is None else (*_NOT_RETRYABLE, *task.not_retryable)
     if any(isinstance(part, final) for part in _parts(error)):

@@ -23,6 +23,7 @@ from workhorse.runtime.pace import Backoff, Pace
 from workhorse.runtime.receipts import AT_ONCE, Receipt
 from workhorse.runtime.slots import Slots, Turn
 from workhorse.runtime.sweep import Sweep
+from workhorse.store.sweeping import promote
 from workhorse.telemetry import Counters, Metric, get_logger
 
 _log = get_logger("worker")
@@ -88,6 +89,7 @@ class Intake:
         self._lane_rest = Backoff(500, options.scan_ms)
         self._lane_rests_until = float("-inf")
         self._received_at = float("-inf")
+        self._promoted_at = float("-inf")
         self._messages_came = False
 
     def close(self) -> None:
@@ -138,6 +140,7 @@ class Intake:
                 return
             self._refusals.reset()
             if not self._lane.carries_messages:
+                self._promote()
                 self._claim(turn, receiver, ())
                 return
         self._receive_and_claim(receiver, free)
@@ -231,6 +234,13 @@ class Intake:
             # The handlers are running by now: deleting messages delays none of them.
             if receipt.fates:
                 receiver.settle(receipt.fates)
+
+    def _promote(self) -> None:
+        """Make ready what is due: where no message says so, a laptop's worker has nobody else."""
+        now = self._pace.now_ms()
+        if now - self._promoted_at >= self._options.head_ms:
+            self._publish(self._calls.run(promote).hints)
+            self._promoted_at = now
 
     # -- rests -----------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ class Reports:
         """Say what was written for an activation; None for nothing."""
         if written is not None:
             self._counters.add(Metric.RUNS_SETTLED, label=_label(written, activation.settlement))
-            _say_failure(activation)
+            if written is not RunState.CANCELLED:
+                _say_failure(activation)
             if activation.swallowed:
                 self._say_swallowed(activation)
         elif not activation.lost:

@@ -17,12 +17,13 @@ from workhorse.domain.boundaries import (
     BoundaryKind,
     NewBoundary,
 )
-from workhorse.domain.instants import check_duration, to_millis
+from workhorse.domain.instants import to_millis
 from workhorse.domain.missing import MISSING
 from workhorse.domain.recording import NewToken, Record, RecordAnswer, Recorded
 from workhorse.domain.references import new_reference
 from workhorse.domain.values import MAX_PAYLOAD_BYTES, decode, encode, fingerprint
 from workhorse.errors import CheckpointConflictError
+from workhorse.handlers.producing import check_limit
 from workhorse.handlers.replay.driving import refuse_awaitable
 from workhorse.handlers.replay.flights import Invoke, Steps, within
 from workhorse.handlers.replay.reading import boundary_value
@@ -110,7 +111,7 @@ def token(replay: Replay, name: str, timeout: timedelta | None) -> Steps[str]:
     timeout_ms = None
     if timeout is not None:
         what = f"{replay.owner}: timeout of token '{name}'"
-        timeout_ms = to_millis(check_duration(what, timeout))
+        timeout_ms = to_millis(check_limit(what, timeout))
     entered = yield from replay.enter(BoundaryKind.REFERENCE, name)
     if isinstance(entered, Boundary):
         return str((yield from boundary_value(replay, entered)))

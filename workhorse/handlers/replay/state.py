@@ -170,8 +170,13 @@ class Replay:
         )
 
     def unreached(self) -> bool:
-        """Whether an earlier activation passed boundaries that this one has not come to yet."""
-        return any(each.name not in self._reached for each in self._loaded)
+        """Whether an earlier activation has been beyond where this one is now.
+
+        What lies before does not count: a boundary inside another's operation, or one that was
+        taken out of the code, is never come to again.
+        """
+        reached = max((each.seq for each in self._loaded if each.name in self._reached), default=0)
+        return any(each.seq > reached for each in self._loaded)
 
     def may_start(self) -> None:
         """Raise where the activation begins nothing new any more.

@@ -120,6 +120,31 @@ def test_a_finished_run_takes_nothing(app: Workhorse, store: Store, double: Task
         app.send_signal(new_run_id(), "paid", 1)
 
 
+def test_a_value_that_a_run_has_ended_by_is_known_again(
+    app: Workhorse, store: Store, double: Task[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By who sends it again, and by the store, which tries again where a commit had no answer."""
+    run_id = a_waiting_run(store, double, SIGNAL, "paid")
+    run = Store.run
+
+    def unanswered(self: Store, op: Any, /, *args: Any, **kwargs: Any) -> Any:
+        run(self, op, *args, **kwargs)
+        monkeypatch.undo()
+        end_run(store, run_id, Finish(RunState.SUCCEEDED, result="2"))
+        return run(self, op, *args, **kwargs)
+
+    monkeypatch.setattr(Store, "run", unanswered)
+    assert app.send_signal(run_id, "paid", 1) is DELIVERED
+
+    other = a_waiting_run(store, double, HUMAN, "approve")
+    assert app.complete_human_wait(other, "approve", 1, by="ann", idempotency_key="k") is DELIVERED
+    end_run(store, other, Finish(RunState.SUCCEEDED, result="2"))
+    assert app.complete_human_wait(other, "approve", 1, by="ann", idempotency_key="k") is DUPLICATE
+    assert app.complete_human_wait(other, "approve", 2, by="ann", idempotency_key="k") is FINISHED
+    assert app.complete_human_wait(other, "approve", 1, by="bob") is FINISHED
+    assert [act.by for act in store.run(history.acts_on, other)] == ["ann"]
+
+
 def test_an_async_caller_sends_over_the_async_lane(
     app: Workhorse, store: Store, double: Task[int, int], lane: RecordingLane
 ) -> None:

@@ -29,7 +29,7 @@ from workhorse.domain.values import MAX_DELIVERY_BYTES, encode
 from workhorse.handlers.producing import check_limit
 from workhorse.store import tokens
 from workhorse.store.database import Store, Tx
-from workhorse.store.delivering import deliver
+from workhorse.store.delivering import deliver, was_delivered
 from workhorse.store.freeing import SMALL_PASS
 from workhorse.store.operating import note
 from workhorse.telemetry import get_logger
@@ -169,6 +169,10 @@ def _deliver(
 ) -> Stored:
     by, why = said or (None, None)
     result, hints = deliver(tx, run_id, kind, name, value, key=key, by=by, why=why)
+    if result is DeliveryResult.RUN_FINISHED:
+        # It may have ended by this very value, whose commit had no answer.
+        before = was_delivered(tx, run_id, kind, name, value, key=key)
+        return (DeliveryResult.DUPLICATE if before else result), hints
     if said is not None and result in (DeliveryResult.DELIVERED, DeliveryResult.KEPT):
         # Once for each decision that stands; which one, but not what was decided.
         note(tx, DECIDE, run_id, by=said[0], why=said[1], answer=name)

@@ -30,6 +30,7 @@ from sqlalchemy.sql.expression import Executable
 from workhorse.domain.boundaries import MAX_UNREAD, BoundaryKind, DeliveryResult, DeliveryState
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
+from workhorse.domain.values import fingerprint
 from workhorse.errors import DeliveryLimitExceededError, RunNotFoundError
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
@@ -92,6 +93,19 @@ def deliver(
             )
     done = store(tx, [new], [found])
     return (DeliveryResult.DELIVERED if done.woken else DeliveryResult.KEPT), done.hints
+
+
+def was_delivered(
+    tx: Tx, run_id: RunId, kind: BoundaryKind, name: str, value: str, *, key: str
+) -> bool:
+    """Say whether a run has taken this value under this key, also where it has ended since.
+
+    Its sender may not have heard of that: his value may be what the run has ended by.
+    """
+    for row in tx.fetch(_standing, id=run_id, kind=kind, name=name):
+        if (row.state, row.key) == (DeliveryState.VALUE, key):
+            return row.value == value or fingerprint(row.value) == fingerprint(value)
+    return False
 
 
 def time_out(tx: Tx, ids: Sequence[RunId]) -> list[RunId]:

@@ -29,7 +29,7 @@ from workhorse.domain.outcomes import HandedBack
 from workhorse.domain.recording import Record, Recorded
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Reason, RunState
-from workhorse.errors import LeaseLostError, TransactionTimeoutError
+from workhorse.errors import ConfigurationError, LeaseLostError, TransactionTimeoutError
 from workhorse.handlers.signals import Stopped, StopReason, StopSwitch
 from workhorse.runtime.transactions import CONNECTIONS, Transactions
 from workhorse.store.database import Store
@@ -138,6 +138,27 @@ def test_an_error_of_the_operation_spends_an_attempt(rig: Rig, kind: str) -> Non
     assert ended(rig, run_id) is RunState.SUCCEEDED
     assert rig.view(run_id).attempt == 2
     assert paid(rig.store) == 1
+
+
+def test_an_operation_cannot_ask_for_another(rig: Rig) -> None:
+    """All that are under way would wait for the place of one of them, for ever."""
+    make_accounts(rig.store)
+
+    @rig.task("nests")
+    def nests(ctx: Context) -> str:
+        def outer(conn: Connection) -> str:
+            pay(conn, ctx.run.id)
+            return ctx.transaction("inner", lambda inner: pay(inner, ctx.run.id))
+
+        with pytest.raises(ConfigurationError, match="'inner' is asked for by the operation"):
+            ctx.transaction("outer", outer)
+        return ctx.transaction("alone", lambda conn: pay(conn, ctx.run.id))
+
+    many = [rig.enqueue("nests") for _ in range(2 * CONNECTIONS)]
+    rig.worker(concurrency=2 * CONNECTIONS).start()
+
+    assert {ended(rig, run_id) for run_id in many} == {RunState.SUCCEEDED}
+    assert (paid(rig.store), boundaries(rig.store)) == (len(many), len(many))
 
 
 def test_an_end_of_its_own_fails_the_run_without_another_attempt(rig: Rig, kind: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from workhorse.domain.recording import Record, RecordAnswer
-from workhorse.errors import LeaseLostError
+from workhorse.errors import ConfigurationError, LeaseLostError
 from workhorse.handlers.recording import Pending
 from workhorse.handlers.signals import Stopped, StopReason
 from workhorse.runtime.activation import Activation
@@ -34,6 +34,8 @@ _log = get_logger("worker")
 
 CONNECTIONS: Final = 5
 """The most connections, and operations at one time, of a worker on PostgreSQL."""
+_operating: Final = contextvars.ContextVar("workhorse.operating", default=False)
+"""Whether the code here is a part of an operation."""
 _BREATH_S: Final = 0.12
 """SQLite asks for its write lock ten times a second: who waits for it is sure to find it free."""
 
@@ -64,7 +66,16 @@ class Transactions:
 
         It runs in a copy of the caller's context variables. Whoever is told to stop while it is in
         line is answered at once, and does not start.
+
+        Raises:
+            ConfigurationError: An operation asks for it, which would wait in line behind itself.
         """
+        if _operating.get():
+            raise ConfigurationError(
+                f"run {activation.claimed.id}: transaction {record.boundary.name!r} is asked for "
+                "by the operation of another one, and operations wait for each other's place; "
+                "write through the connection at hand, or call it once that operation has returned"
+            )
         asked = _Asked(activation, record, operation)
         with self._lock:
             if self._closed:
@@ -134,6 +145,7 @@ class Transactions:
             del asked
 
     def _carry_out(self, asked: _Asked) -> None:
+        _operating.set(True)  # in a copy of the handler's context variables
         answer = transact(
             self._store,
             asked.record,

@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from workhorse.domain.retry import RetryPolicy
-from workhorse.errors import SchemaMismatchError, StoreUnavailableError
+from workhorse.errors import SchemaMismatchError, StoreUnavailableError, WorkhorseError
 from workhorse.maintenance import Maintenance, Pass
 from workhorse.maintenance.steps import STEPS, Page, Parts, Publish, Step
 from workhorse.store.database import ManualClock, Store
@@ -27,6 +27,8 @@ from workhorse.store.migrating import migrate
 from workhorse.store.steps import list_steps
 from workhorse.store.sweeping import Swept
 from workhorse.telemetry import Counters, Metric
+
+_THREAD = "workhorse-maintenance"
 
 
 def _maintenance(
@@ -269,6 +271,37 @@ def test_it_runs_until_it_is_stopped(store: Store, clock: ManualClock) -> None:
 
     assert not thread.is_alive()
     assert passes[0].counts == {step.name: 0 for step in STEPS}
+
+
+def test_it_runs_beside_a_worker_for_the_time_of_a_block(store: Store) -> None:
+    done = threading.Event()
+
+    def page(parts: Parts) -> Swept:
+        done.set()
+        return Swept()
+
+    with _maintenance(store, _step("one", page)) as maintenance:
+        assert done.wait(10)
+        with pytest.raises(WorkhorseError, match="was started before"):
+            maintenance.start()
+        (thread,) = [each for each in threading.enumerate() if each.name == _THREAD]
+
+    assert not thread.is_alive()
+
+
+def test_beside_a_worker_a_schema_that_does_not_fit_is_logged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise SchemaMismatchError("too old")
+
+    maintenance = Maintenance(
+        store=store, lane=TalkingLane(), publish=Outbox(), counters=Counters(), check=refuse
+    )
+    maintenance.start()
+    eventually(lambda: not any(each.name == _THREAD for each in threading.enumerate()))
+
+    assert "maintenance ends: too old" in caplog.text
 
 
 def test_passes_in_which_nothing_was_due_are_not_told(store: Store) -> None:

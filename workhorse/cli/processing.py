@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,11 +14,10 @@ from workhorse.cli import exits
 from workhorse.cli.invocation import Invocation
 from workhorse.cli.options import command
 from workhorse.cli.rendering import Table
-from workhorse.errors import ConfigurationError, SchemaMismatchError
 from workhorse.telemetry import get_logger
 
 if TYPE_CHECKING:
-    from workhorse.maintenance import Maintenance, Pass
+    from workhorse.maintenance import Pass
     from workhorse.runtime.worker import Worker
 
 _log = get_logger("maintenance")
@@ -84,12 +83,8 @@ def worker(
             on_one_line=True,
         )
         return code
-    helper = _Beside(app.maintenance()) if with_maintenance else None
-    try:
+    with app.maintenance() if with_maintenance else nullcontext():
         code = one.run()
-    finally:
-        if helper is not None:
-            helper.stop()
     counters = dict(app.counters.snapshot())
     invocation.renderer.document(
         {"worker": one.worker_id, "exit_code": code, "counters": counters},
@@ -166,21 +161,3 @@ def _tell(invocation: Invocation, done: Pass) -> None:
         {"at": now, "counts": counts, "failed": done.failed},
         f"{now:%Y-%m-%d %H:%M:%S}Z {', '.join(said)}",
     )
-
-
-class _Beside:
-    """Maintenance on a thread of its own, while a worker has the main one."""
-
-    def __init__(self, maintenance: Maintenance) -> None:
-        self._maintenance = maintenance
-        self._thread = threading.Thread(target=self._run, name="workhorse-maintenance", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with suppress(SchemaMismatchError, ConfigurationError):  # the worker ends by it, and tells
-            self._maintenance.run()
-
-    def stop(self) -> None:
-        """End it after the page under way."""
-        self._maintenance.stop()
-        self._thread.join(5)

@@ -14,10 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from queue import Empty, SimpleQueue
-from types import FrameType
-from typing import Final
+from types import FrameType, TracebackType
+from typing import Final, Self
 
-from workhorse.errors import StoreUnavailableError
+from workhorse.errors import (
+    ConfigurationError,
+    SchemaMismatchError,
+    StoreUnavailableError,
+    WorkhorseError,
+)
 from workhorse.maintenance.steps import STEPS, Parts, Publish, Step
 from workhorse.ports import Lane
 from workhorse.store import steps as rows
@@ -85,6 +90,19 @@ class Maintenance:
         # Not an event: a signal that comes while the main thread holds its lock would wait for that
         # lock for ever. This one's `put` may be called at any moment.
         self._bell: SimpleQueue[None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop(wait=True)
 
     @property
     def place(self) -> str:
@@ -164,10 +182,34 @@ class Maintenance:
                 # Several processes that started together do not look together for long.
                 self._rest(rest * self._parts.draw.uniform(0.8, 1.0))
 
-    def stop(self) -> None:
-        """End `run` after the page under way; from any thread, any number of times."""
+    def start(self) -> None:
+        """Go on like `run` in a thread of its own, for a program that has a worker beside it.
+
+        A database whose schema does not fit ends the thread; whoever starts a worker is told there.
+        """
+        if self._thread is not None:
+            raise WorkhorseError("this maintenance was started before; make a new one instead")
+        self._thread = threading.Thread(
+            target=self._run_quietly, name="workhorse-maintenance", daemon=True
+        )
+        self._thread.start()
+
+    def _run_quietly(self) -> None:
+        try:
+            self.run()
+        except (SchemaMismatchError, ConfigurationError) as error:
+            _log.error("maintenance ends: %s", error)
+
+    def stop(self, *, wait: bool = False) -> None:
+        """End `run` or `start` after the page under way; from any thread, any number of times.
+
+        Args:
+            wait: Whether to wait for the thread of `start`, 5 s at most.
+        """
         self._stopped = True
         self._bell.put(None)
+        if wait and self._thread is not None:
+            self._thread.join(5)
 
     def _make_sure(self) -> None:
         if self._check is not None:

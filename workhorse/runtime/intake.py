@@ -140,10 +140,11 @@ class Intake:
                 return
             self._refusals.reset()
             if not self._lane.carries_messages:
-                self._promote()
                 self._claim(turn, receiver, ())
-                return
-        self._receive_and_claim(receiver, free)
+        if self._lane.carries_messages:
+            self._receive_and_claim(receiver, free)
+        else:
+            self._promote()
 
     def _wait_for_page(self, receiver: Receiver, now: float) -> None:
         due_in = self._sweep.due_in(now)
@@ -238,9 +239,12 @@ class Intake:
     def _promote(self) -> None:
         """Make ready what is due: where no message says so, a laptop's worker has nobody else."""
         now = self._pace.now_ms()
-        if now - self._promoted_at >= self._options.head_ms:
-            self._publish(self._calls.run(promote).hints)
+        if now - self._promoted_at >= self._options.head_ms and not self._ended.is_set():
             self._promoted_at = now
+            swept = self._calls.run(promote)
+            self._publish(swept.hints)
+            if swept.count:
+                self._sweep.start_now()
 
     # -- rests -----------------------------------------------------------------------------------
 

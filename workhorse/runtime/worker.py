@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from workhorse.domain.hints import Hint
 from workhorse.domain.instants import check_duration
@@ -142,6 +143,18 @@ class Worker:
     def health_address(self) -> tuple[str, int] | None:
         """Host and port of the health endpoint, while it answers."""
         return self._health.address if self._health is not None else None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
 
     # -- starting --------------------------------------------------------------------------------
 

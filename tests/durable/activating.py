@@ -168,7 +168,9 @@ class Activation:
         if error is None:
             assert self._task.result() == self._answers
             return Succeeded(encode("the result", self._answers, cap=10**9))
-        if not isinstance(error, NotYetError | LeaseLostError):
+        if isinstance(error, LeaseLostError):
+            assert self._ledger.model.runs[self.run_id].token != self.lease.token
+        elif not isinstance(error, NotYetError):
             raise error
         return Failed(Failure(type(error).__name__, str(error)))
 

@@ -35,6 +35,7 @@ from tests.durable.model import LEASE_MS, ConflictError, Model, Run, Token
 from tests.durable.programs import CHILDREN, EPOCH, RETRY, Program, Step, programs
 from tests.store.invariants import check_invariants
 from workhorse.domain.boundaries import BoundaryKind as Kind
+from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish, HandBack
 from workhorse.domain.recording import NewProgress, ReadValue, Record, Recorded
@@ -231,6 +232,7 @@ class FlowMachine(RuleBasedStateMachine):
         for each in chosen:
             each.recorder.said = None
         for _ in range(1 + twice):
+            ready = self._ready()
             written, settled = self.store.run(_write, progress, records, entries)
             for said in progress:
                 self.model.say(said.lease, said.value)
@@ -242,6 +244,7 @@ class FlowMachine(RuleBasedStateMachine):
                 if state is not None:
                     states[entry.lease.run_id] = state
             assert settled.written == states
+            self._check_hints(ready, [*written.hints, *settled.hints])
         for each, entry in zip(ended, entries, strict=True):
             self._check_known(each, entry)
             self._drop(each)
@@ -336,8 +339,10 @@ class FlowMachine(RuleBasedStateMachine):
                 self.model.expire_tokens()
             case _:
                 noted = set(self.model.noted)
-                self.store.run(free_noted)
+                ready = self._ready()
+                swept = self.store.run(free_noted)
                 self.model.free(noted)
+                self._check_hints(ready, swept.hints)
 
     # -- from outside ----------------------------------------------------------------------------
 
@@ -356,14 +361,16 @@ class FlowMachine(RuleBasedStateMachine):
         self._deliver(run_id, kind, name, value, key)
 
     def _deliver(self, run_id: RunId, kind: str, name: str, value: str, key: str | None) -> None:
+        ready = self._ready()
         try:
             expected = self.model.deliver(run_id, kind, name, value, key)
         except ConflictError:
             with pytest.raises(DeliveryConflictError):
                 self.store.run(deliver, run_id, Kind(kind), name, value, key=key)
         else:
-            result, _ = self.store.run(deliver, run_id, Kind(kind), name, value, key=key)
+            result, hints = self.store.run(deliver, run_id, Kind(kind), name, value, key=key)
             assert result == expected
+            self._check_hints(ready, hints)
 
     @rule(
         pick=_picks,
@@ -383,8 +390,10 @@ class FlowMachine(RuleBasedStateMachine):
         else:
             assert self.store.run(complete_token, ref, value, key=key) == expected
         if passes:
-            self.store.run(free, ref, limit=SMALL_PASS)
+            ready = self._ready()
+            swept = self.store.run(free, ref, limit=SMALL_PASS)
             self.model.free([ref])
+            self._check_hints(ready, swept.hints)
 
     def _cancel(self, pick: int) -> None:
         run_id = self._run(pick)
@@ -425,6 +434,13 @@ class FlowMachine(RuleBasedStateMachine):
                 break
         unfinished = [run for run in self.model.runs.values() if not run.finished]
         assert not unfinished
+
+    def _ready(self) -> set[RunId]:
+        return {run.id for run in self.model.runs.values() if run.state == "ready"}
+
+    def _check_hints(self, before: set[RunId], hints: Sequence[Hint]) -> None:
+        """What a commit has made ready is woken behind it."""
+        assert self._ready() - before <= {hint.run_id for hint in hints if hint.delay_ms == 0}
 
     def _unfinished(self) -> int:
         return sum(not run.finished for run in self.model.runs.values())

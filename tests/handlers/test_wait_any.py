@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.handlers.durable import START, World
+from tests.handlers.durable import START, Calls, World
 from workhorse import waits
 from workhorse.domain.boundaries import BoundaryKind, DeliveryState
 from workhorse.errors import (
@@ -119,6 +120,26 @@ def test_the_earlier_of_two_timers_wins(world: World) -> None:
     parked(world, choice)
     world.run.now += 3 * DAY
     assert world.activate().wait_any(choice) == ("short", None)
+
+
+def test_a_timer_that_lost_is_no_open_wait_any_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor in the activation in which it has lost."""
+    monkeypatch.setattr("workhorse.handlers.replay.limits.MAX_OPEN_WAITS", 2)
+
+    def choose(ctx: Calls, at: int) -> object:
+        choice = {f"paid {at}": waits.signal(), f"reminder {at}": waits.timer(DAY)}
+        return ctx.wait_any(choice)
+
+    for at in range(10):
+        ctx = world.activate()
+        for before in range(at):
+            choose(ctx, before)
+        world.suspends(ctx, partial(choose, ctx, at))
+        world.run.deliver(SIGNAL, f"paid {at}")
+
+    assert choose(world.activate(), 9) == ("paid 9", None)
 
 
 def test_what_was_sent_before_wins_at_once_and_is_read(world: World) -> None:

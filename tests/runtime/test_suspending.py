@@ -312,6 +312,38 @@ def test_waits_that_are_reached_in_the_same_turn_are_waited_for_together(rig: Ri
     assert open_waits(rig, claimed.id) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("first", ["timer", "signal"])
+def test_an_instant_beside_another_wait_wakes_the_run(
+    rig: Rig, clock: ManualClock, first: str
+) -> None:
+    """Its boundary is under way when the other wait ends the activation."""
+    wake_at = clock.now + HOUR
+    reminded: list[int] = []
+
+    @rig.task("t")
+    async def handler(ctx: AsyncContext) -> None:
+        async def remind() -> None:
+            await ctx.sleep_until("reminder", wake_at)
+            reminded.append(ctx.lease.fence)
+
+        async with asyncio.TaskGroup() as group:
+            if first == "timer":
+                group.create_task(remind())
+            group.create_task(ctx.wait_for_signal("word"))
+            if first == "signal":
+                group.create_task(remind())
+
+    claimed = rig.claimed("t")
+    assert rig.worker().process_run(claimed) is RunState.WAITING
+    assert open_waits(rig, claimed.id) == ["reminder", "word"]
+    assert rig.view(claimed.id).due_at == wake_at
+
+    clock.advance(HOUR)
+    rig.store.run(promote)
+    assert rig.worker().process_run(rig.claim()) is RunState.WAITING
+    assert (reminded, rig.view(claimed.id).due_at) == ([2], None)
+
+
 def test_a_task_that_had_no_turn_yet_gets_it(rig: Rig) -> None:
     """The handler itself comes to its wait in the step in which it starts the task."""
 

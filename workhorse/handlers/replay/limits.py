@@ -5,6 +5,7 @@ Source: docs/design.md, section 7.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from workhorse.domain.boundaries import (
@@ -61,10 +62,7 @@ class Limits:
         self._check_bytes(new.name, size)
         if new.kind in WAITS and (new.kind, new.name) not in deliveries and not _is_passed(new):
             if self._open is None:
-                self._open = sum(
-                    each.kind in WAITS and (each.kind, each.name) not in deliveries and not each.due
-                    for each in boundaries.values()
-                )
+                self._open = _count_open(boundaries, deliveries)
             if self._open >= MAX_OPEN_WAITS:
                 raise WaitLimitExceededError(
                     f"{self._owner}: it has {self._open:,} open waits, the most a run may have; "
@@ -78,6 +76,10 @@ class Limits:
         """Note that one of the open waits is open no more."""
         if self._open:
             self._open -= 1
+
+    def recount(self) -> None:
+        """Note that a choice was made: the timers that lost in it are waited for no more."""
+        self._open = None
 
     def take_bytes(self, name: str, size: int) -> None:
         """Count bytes, or refuse them where the run has no room.
@@ -95,6 +97,26 @@ class Limits:
                 f"{MAX_BOUNDARY_BYTES:,} together; '{name}' with {size:,} was not stored. Keep "
                 "large values elsewhere and store their keys"
             )
+
+
+def _count_open(
+    boundaries: Mapping[str, Boundary],
+    deliveries: Mapping[tuple[BoundaryKind, str], Delivered],
+) -> int:
+    # Nothing is delivered for a timer that lost in a `wait_any`, and it may be due in a year.
+    decided = {
+        name
+        for each in boundaries.values()
+        if each.kind is BoundaryKind.ANY
+        for name in json.loads(each.detail or "[]")
+    }
+    return sum(
+        each.kind in WAITS
+        and (each.kind, each.name) not in deliveries
+        and not each.due
+        and each.name not in decided
+        for each in boundaries.values()
+    )
 
 
 def _is_passed(new: NewBoundary) -> bool:

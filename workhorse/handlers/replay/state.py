@@ -54,8 +54,9 @@ class Replay:
     """
 
     __slots__ = (
-        "_ended_in", "_flights", "_loaded", "_lock", "_reached", "_seq", "_waits", "boundaries",
-        "deliveries", "gate", "lease", "limits", "new_boundaries", "now", "owner", "session",
+        "_ended_in", "_flights", "_loaded", "_lock", "_reached", "_seq", "_timers", "_waits",
+        "boundaries", "deliveries", "gate", "lease", "limits", "new_boundaries", "now", "owner",
+        "session",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +87,7 @@ class Replay:
         self._lock: Final = threading.Lock()
         self._flights: dict[str, Flight] = {}
         self._waits: dict[str, Wait] = {}
+        self._timers: set[str] = set()
         self._ended_in: set[asyncio.Task[Any] | None] = set()
         self._reached: dict[str, None] = {}
 
@@ -97,7 +99,8 @@ class Replay:
         if not self._waits:
             return ()
         with self._lock:
-            return tuple(self._waits.values())
+            begun = (Wait(kind=BoundaryKind.TIMER, name=each) for each in sorted(self._timers))
+            return (*self._waits.values(), *begun)
 
     @property
     def reached(self) -> list[str]:
@@ -230,6 +233,18 @@ class Replay:
         written = self.launch(flight, record)
         return (yield from self.answer(flight, record.boundary, written))
 
+    def write_timer(self, flight: Flight, record: Record) -> Steps[RecordAnswer]:
+        """As `write`, for a timer that may be past.
+
+        Where the activation ends at another wait before the answer is there, it ends at this too.
+        """
+        with self._lock:
+            self._timers.add(flight.name)
+        answer = yield from self.write(flight, record)
+        with self._lock:
+            self._timers.discard(flight.name)
+        return answer
+
     def answer(
         self, flight: Flight, new: NewBoundary, written: Pending[RecordAnswer]
     ) -> Steps[RecordAnswer]:
@@ -299,6 +314,8 @@ class Replay:
             if new.wake_at is not None and stored.due:
                 self.limits.settled()
         self.boundaries[new.name] = stored
+        if new.kind is BoundaryKind.ANY:
+            self.limits.recount()
         if flight.closes and stored.value == new.value:
             self._close(flight.closes, answer.kept)
         return None

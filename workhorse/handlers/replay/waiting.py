@@ -216,10 +216,13 @@ def _reach_instant(replay: Replay, name: str, spec: UntilWait) -> Steps[Wait | B
         return entered if entered.due else Wait(kind=_TIMER, name=name)
     with entered as flight:
         check_ahead(what, wake_at, replay.now())
+        new = NewBoundary(name=name, kind=_TIMER, seq=0, wake_at=wake_at)
+        if replay.suspension:  # the lease is given up, whether it is past or not
+            return Wait(kind=_TIMER, name=name, new=new)
         replay.may_start()
         # Written now and not with the suspension: only the database can say whether it is past.
-        new = replay.number(NewBoundary(name=name, kind=_TIMER, seq=0, wake_at=wake_at))
-        yield from replay.write(flight, Record(lease=replay.lease, boundary=new))
+        new = replay.number(new)
+        yield from replay.write_timer(flight, Record(lease=replay.lease, boundary=new))
     return (yield from _reach_instant(replay, name, spec))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workhorse import AsyncContext, Context, Workhorse
+from workhorse import AsyncContext, Context, Workhorse, waits
 from workhorse.domain.boundaries import DeliveryResult
 from workhorse.domain.runs import RunState
 from workhorse.errors import ChildFailedError, RunFailedError
@@ -110,6 +110,42 @@ def test_a_rerun_does_again_what_it_did_not_take_over(
     assert again.result(timeout=0) == "shipped"
     assert done == done_again
     assert [each.what for each in app.admin.timeline(again.id)][-1] == "ended"
+
+
+@pytest.mark.parametrize("boundaries", ["all", "quick", "asked", "slow"])
+def test_a_choice_that_a_rerun_did_not_take_over_is_taken_anew(
+    app: Workhorse, boundaries: str
+) -> None:
+    """What the first had closed by it is open again, and what has settled one of them stands."""
+    broken = [True]
+
+    @app.task()
+    def slow(ctx: Context) -> None:
+        ctx.sleep("for a day", timedelta(days=1))
+
+    @app.task(not_retryable=(ValueError,))
+    def choose(ctx: Context) -> list[Any]:
+        first = ctx.wait_any(
+            {"asked": waits.signal(), "quick": waits.signal(), "slow": waits.child(slow)}
+        )
+        if broken[0]:
+            raise ValueError
+        return [*first]
+
+    first = choose.enqueue()
+    drained(app)
+    first.send_signal("quick", 1)
+    drained(app)
+    with pytest.raises(RunFailedError):
+        first.result(timeout=0)
+    broken[0] = False
+
+    again = app.admin.rerun(first.id, boundaries, by="ann")
+    drained(app)
+    again.send_signal("quick", 1)  # which some have taken over
+    drained(app)
+
+    assert again.result(timeout=0) == ["quick", 1]
 
 
 def test_what_comes_after_a_failed_run_runs_all_the_same_where_it_is_said(app: Workhorse) -> None:

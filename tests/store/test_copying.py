@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ from workhorse.store.database import ManualClock, Store
 from workhorse.store.inspecting import list_waits, read_boundaries, read_deliveries
 from workhorse.store.operating import rerun
 
-CHILD, HUMAN, SIGNAL, TIMER, TOKEN = (
+ANY, CHILD, HUMAN, SIGNAL, TIMER, TOKEN = (
+    BoundaryKind.ANY,
     BoundaryKind.CHILD,
     BoundaryKind.HUMAN,
     BoundaryKind.SIGNAL,
@@ -183,3 +185,52 @@ def test_the_same_request_copies_once(store: Store) -> None:
 
     assert _again(store, old, "none") == new
     assert _kept(store, new) == kept
+
+
+def _chosen(store: Store) -> RunId:
+    """A run whose choice has closed one wait of each kind, and one that it never got to."""
+    run = a_claimed(store)
+    losers = [("asked", SIGNAL), ("approved", HUMAN), ("part", CHILD), ("paid", TOKEN)]
+    for name, kind in losers:
+        passed(store, run, name, kind, detail='"id"')
+    passed(store, run, "won", SIGNAL)
+    received(store, run.id, "won", value="1")
+    for name, kind in [*losers, ("never reached", TOKEN)]:
+        received(store, run.id, name, kind, state=DeliveryState.CLOSED)
+    names = json.dumps(["approved", "asked", "never reached", "paid", "part", "won"])
+    passed(store, run, "any:approved", ANY, value='{"winner":"won"}', detail=names)
+    passed(store, run, "after it")
+    end(store, run, FAIL)
+    return run.id
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "left"), [("all", []), ("after it", []), ("any:approved", ["after it"])]
+)
+def test_what_a_choice_has_closed_stays_so_where_the_choice_comes_along(
+    store: Store, boundaries: str, left: list[str]
+) -> None:
+    old = _chosen(store)
+    names, came = _kept(store, old)
+
+    new = _again(store, old, boundaries)
+
+    assert _kept(store, new) == ([name for name in names if name not in left], came)
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "passed_there", "came"),
+    [
+        ("asked", ["asked"], []),
+        ("part", ["asked", "approved"], []),
+        ("won", ["asked", "approved", "won"], [(1, "won")]),
+    ],
+)
+def test_what_a_choice_has_closed_is_open_again_where_it_does_not(
+    store: Store, boundaries: str, passed_there: list[str], came: list[tuple[int, str]]
+) -> None:
+    """Children and tokens are left out: the new run starts, or links, anew."""
+    new = _again(store, _chosen(store), boundaries)
+
+    assert _kept(store, new) == (passed_there, came)
+    assert {wait.name for wait in store.run(list_waits, run_id=new)} == {*passed_there} - {"won"}

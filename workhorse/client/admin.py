@@ -135,7 +135,7 @@ class Admin(InspectionCalls, ManyCalls):
         Stages whose boundaries it takes over are not done again, and what settled their waits
         stands: a time-out, or a child that failed, too. With all of them, signals that no wait had
         asked for come along. A child that had not ended is started anew, and a token that was not
-        settled linked anew.
+        settled linked anew; a `wait_any` is decided anew where its decision is not taken over.
 
         Args:
             run_id: The finished run.

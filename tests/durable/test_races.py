@@ -11,6 +11,7 @@ time, a run that comes to wait, two passes) and test_freeing.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.durable.calling import Called, a_run_at, call, finish
+from tests.handlers.durable import FakeRun
 from tests.store.acting import promoted, put, reach, recovered, seen, state_of
 from tests.store.rivals import Rival
 from tests.store.waiting import complete, delivered, freed, send
@@ -28,6 +30,7 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.recording import Record
 from workhorse.domain.runs import RunState
 from workhorse.errors import WaitConflictError, WaitTimeoutError
+from workhorse.handlers.asynchronous import AsyncContext
 from workhorse.handlers.plain import Context
 from workhorse.store.database import ManualClock, Store, Tx
 from workhorse.store.delivering import deliver
@@ -277,3 +280,34 @@ def test_a_timer_that_was_chosen_stays_so_when_the_clock_is_set_back(
     send(store, run_id, name="more")
 
     assert call(store, run_id, word_or_minute).value == '"minute"'
+
+
+def test_who_joins_a_choice_knows_its_losers_as_soon_as_the_winner() -> None:
+    """A task that would wait for a closed one would wait for ever: nothing wakes it."""
+    run = FakeRun()
+    run.deliver(SIGNAL, "left", "l")
+    core = run.activate()
+    ctx = AsyncContext(core)
+    run.hold = True
+
+    async def choose() -> waits.First:
+        return await ctx.wait_any({"left": waits.signal(), "right": waits.signal()})
+
+    async def join() -> str:
+        await choose()
+        with pytest.raises(WaitConflictError):
+            await ctx.wait_for_signal("right")
+        return "closed"
+
+    async def handler() -> str:
+        tasks = asyncio.create_task(choose()), asyncio.create_task(join())
+        for _ in range(10):
+            await asyncio.sleep(0)
+            while run.held:
+                run.held.pop(0)()
+        first, told = await tasks[0], await tasks[1]
+        assert first == ("left", "l")
+        return told
+
+    assert asyncio.run(handler()) == "closed"
+    assert core.suspension == ()

@@ -11,6 +11,7 @@ ends, in the store, of handlers that break a rule: which error, after how many a
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,12 +19,15 @@ import pytest
 
 from tests.durable.handlers import handler, its
 from tests.runtime.rig import Rig
-from tests.store.acting import history_of, rows
+from tests.store.acting import do, history_of, rows
 from tests.store.invariants import check_invariants
+from tests.store.waiting import send
 from workhorse import errors, waits
+from workhorse.domain.boundaries import MAX_BOUNDARIES, MAX_BOUNDARY_BYTES, DeliveryResult
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
 from workhorse.store.database import ManualClock
+from workhorse.store.freeing import free_noted
 from workhorse.store.sweeping import promote
 from workhorse.waits import WaitFor
 
@@ -176,29 +180,55 @@ def test_a_token_that_is_not_there_ends_the_run(rig: Rig, kind: str) -> None:
     assert "nobody-has-made-this" not in (view.error_message or "")
 
 
-# -- what spends an attempt, and comes again -----------------------------------------------------
+# -- what a wait brought is the same in each attempt ---------------------------------------------
 
 
-def test_a_time_out_that_nobody_handles_is_an_error_of_each_attempt(
+def test_a_time_out_that_nobody_handles_ends_the_run(
     rig: Rig, clock: ManualClock, kind: str
 ) -> None:
     async def steps(ctx: Any) -> Any:
         return await its(ctx.wait_for_signal("word", timedelta(minutes=1)))
 
     rig.task("t")(handler(kind, steps))
-    claimed = rig.claimed("t", retry=RetryPolicy(max_attempts=2, first=NONE))
+    claimed = rig.claimed("t", retry=AGAIN)
     worker = rig.worker()
     assert worker.process_run(claimed) is RunState.WAITING
     clock.advance(60_000)
     rig.store.run(promote)
 
-    assert worker.process_run(rig.claim()) is RunState.READY
     assert worker.process_run(rig.claim()) is RunState.FAILED
 
     view = rig.view(claimed.id)
-    assert (view.reason, view.attempt) == (Reason.ERROR, 2)
+    assert (view.reason, view.attempt) == (Reason.NOT_RETRYABLE, 1)
     assert view.error_type == "workhorse.errors.WaitTimeoutError"
     assert issubclass(errors.WaitTimeoutError, TimeoutError)
+
+
+def test_a_time_out_that_is_handled_is_met_again_by_a_further_attempt(
+    rig: Rig, clock: ManualClock, kind: str
+) -> None:
+    """Also when its value came meanwhile: it was told that it is too late."""
+
+    async def steps(ctx: Any) -> str:
+        try:
+            await its(ctx.wait_for_signal("word", timedelta(minutes=1)))
+        except TimeoutError:
+            if ctx.attempt == 1:
+                raise ValueError("once more") from None
+            return "late"
+        return "in time"
+
+    rig.task("t")(handler(kind, steps))
+    claimed = rig.claimed("t", retry=AGAIN)
+    worker = rig.worker()
+    worker.process_run(claimed)
+    clock.advance(60_000)
+    rig.store.run(promote)
+    assert worker.process_run(rig.claim()) is RunState.READY
+
+    assert send(rig.store, claimed.id)[0] is DeliveryResult.ALREADY_SETTLED
+    assert worker.process_run(rig.claim()) is RunState.SUCCEEDED
+    assert rig.view(claimed.id).result == '"late"'
 
 
 def test_a_child_that_failed_is_an_error_that_a_handler_may_take(rig: Rig, kind: str) -> None:
@@ -224,8 +254,6 @@ def _fails() -> None:
 
 def _drain(rig: Rig) -> None:
     """Work and maintain until nothing moves any more."""
-    from workhorse.store.freeing import free_noted
-
     while rig.worker().drain() + rig.store.run(free_noted).count:
         pass
 
@@ -258,3 +286,63 @@ def test_five_sleeps_use_one_attempt_and_each_stage_happens_once(
     assert done == [f"stage {n}" for n in range(5)]
     assert rows(rig.store, "select 1 from {s}attempts") == []
     check_invariants(rig.store)
+
+
+# -- limits are the run's, over all its activations ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "stored"),
+    [
+        (MAX_BOUNDARIES, 1, False),
+        (MAX_BOUNDARIES - 1, 1, True),
+        (64, MAX_BOUNDARY_BYTES // 64, False),
+        (64, MAX_BOUNDARY_BYTES // 64 - 1, True),
+    ],
+    ids=["10,000 boundaries", "one less", "64 MiB", "64 bytes less"],
+)
+def test_the_limit_of_boundaries_counts_what_earlier_activations_stored(
+    rig: Rig, kind: str, count: int, size: int, stored: bool
+) -> None:
+    """Also those that did not come with the claim. Nothing is called for one without room."""
+    calls: list[int] = []
+
+    async def steps(ctx: Any) -> None:
+        if ctx.attempt == 1:
+            raise ValueError("once more")
+        await its(ctx.checkpoint("one more", lambda: calls.append(1)))
+
+    rig.task("t")(handler(kind, steps))
+    claimed = rig.claimed("t", retry=AGAIN)
+    worker = rig.worker()
+    worker.process_run(claimed)
+    _give_boundaries(rig, claimed.id, count, size)
+
+    state = worker.process_run(rig.claim())
+
+    view = rig.view(claimed.id)
+    if stored:
+        assert (state, calls) == (RunState.SUCCEEDED, [1])
+        return
+    assert (state, view.reason) == (RunState.FAILED, Reason.NOT_RETRYABLE)
+    assert view.error_type == "workhorse.errors.BoundaryLimitExceededError"
+    assert "'one more'" in (view.error_message or "")
+    assert len(calls) == (size > 1)  # how large a value is can be said behind its operation alone
+
+
+def _give_boundaries(rig: Rig, run_id: str, count: int, size: int) -> None:
+    """As if earlier activations had stored so many, of that size each."""
+    clock = rig.store.manual_clock
+    assert clock is not None
+    do(
+        rig.store,
+        "with recursive n(i) as (select 1 union all select i + 1 from n where i < :count)"
+        " insert into {s}boundaries"
+        " (run_id, name, kind, seq, value, bytes, absolute, fence, created_at)"
+        " select :id, 'b' || i, 'checkpoint', i, 'null', :size, :no, 1, :at from n",
+        id=uuid.UUID(run_id) if rig.store.kind == "postgresql" else run_id,
+        count=count,
+        size=size,
+        no=False,
+        at=rig.store.dialect.write_instant(clock.now),
+    )

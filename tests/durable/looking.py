@@ -69,6 +69,14 @@ class Looker:
         for delete in self._deletes:
             self._conn.execute(delete)
 
+    def places(self, run_id: str) -> dict[tuple[str, str], int]:
+        """The numbers of a run's deliveries, by kind and name."""
+        return {
+            (kind, name): place
+            for (run, kind, name), (_, place, _, _) in self._stored()["deliveries"].items()
+            if run == run_id
+        }
+
     def _stored(self) -> dict[str, dict[Any, Any]]:
         live, outcomes, boundaries, deliveries, tokens, links, freed, progress = self._rows()
         at = self._at

@@ -440,6 +440,48 @@ def test_a_boundary_whose_row_is_locked_waits_and_delays_no_other(
     assert stored(rig, bad) == {"bad": '"bad"'}
 
 
+def test_what_was_set_apart_is_offered_also_by_a_writer_that_is_never_idle(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored_late = threading.Event()
+    offers = 0
+
+    def refuse(tx: Any, records: Any, *, reach: Any) -> Any:
+        nonlocal offers
+        if any(each.boundary.name == "bad" for each in records):
+            offers += len(records) == 1
+            if offers < 2:
+                raise RowLockedError
+        else:
+            # What the others ask for next is there before this batch is written.
+            for _ in range(100):
+                if worker._parts.engine._writer._waiting or stored_late.wait(0.001):
+                    break
+        return record(tx, records, reach=reach)
+
+    def busy(ctx: Context) -> None:
+        for at in range(5_000):
+            ctx.checkpoint(f"{at}", lambda: 1)
+            if stored_late.is_set():
+                break
+
+    def bad(ctx: Context) -> None:
+        ctx.checkpoint("bad", lambda: 1)
+        stored_late.set()
+
+    monkeypatch.setattr(batching, "record", refuse)
+    rig.task("busy")(busy)
+    rig.task("bad")(bad)
+    worker = rig.worker(concurrency=4)
+    worker.start()
+    rig.wake(*rig.enqueue_many("busy", 3), rig.enqueue("bad", retry=ONCE))
+
+    try:
+        assert stored_late.wait(5)
+    finally:
+        stored_late.set()
+
+
 def test_a_settle_does_not_wait_for_a_boundary_that_was_set_apart(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,10 +31,15 @@ class SetApart:
             self._offers.append(offer)
         offer.due_ms = self._pace.now_ms() + offer.backoff.next_ms()
 
-    def take_due(self) -> list[Item]:
-        """Return those whose rest is over; each of them is then added again, or removed."""
+    def take_due(self, most: int | None = None) -> list[Item]:
+        """Return those whose rest is over, the longest first; each is then added again, or removed.
+
+        Args:
+            most: How many at most.
+        """
         now = self._pace.now_ms()
         due = [each for each in self._offers if each.due_ms <= now]
+        due = sorted(due, key=lambda each: each.due_ms)[:most]
         for each in due:
             each.due_ms = _NEVER
         return [each.item for each in due]

@@ -118,8 +118,8 @@ class Writer:
                 if batch:
                     self._drop_lost(batch)
                     self._write(batch)
-                else:
-                    self._write_apart()
+                # One beside a batch: each may wait for its row, and what comes next with it.
+                self._write_apart(most=1 if batch else None)
             except BaseException:
                 self._put_back(batch)
                 raise
@@ -251,9 +251,9 @@ class Writer:
         with self._changed:
             self._apart.add(item)
 
-    def _write_apart(self) -> None:
+    def _write_apart(self, most: int | None) -> None:
         with self._changed:
-            due = self._apart.take_due()
+            due = self._apart.take_due(most)
         for item in due:
             self._write([item])
             with self._changed:

@@ -352,7 +352,7 @@ def test_many_are_cancelled_and_whoever_is_cut_off_can_go_on(
 
 # -- bad input -----------------------------------------------------------------------------------
 
-RUN = new_run_id()
+RUN = RunId("01890000-0000-7000-8000-000000000001")
 MANY = ("--all-matching",)
 CHARGED = ("--app", "shop:app", "enqueue", "orders.charge", "{}")
 

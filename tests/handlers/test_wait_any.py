@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -87,6 +88,21 @@ def test_a_closed_wait_takes_no_value_any_more_also_in_the_same_activation(world
     for each in (ctx, world.activate()):
         with pytest.raises(WaitConflictError, match="signal 'paid' was closed"):
             each.wait_for_signal("paid")
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_closed_wait_is_not_before_what_came(world: World, *, again: bool) -> None:
+    """Whether it was closed in this activation or in an earlier one, from which it has a number."""
+    world.run.deliver(SIGNAL, "a", 1)
+    world.run.deliver(SIGNAL, "c", 2)
+    ctx = world.activate()
+    assert ctx.wait_any({"a": waits.signal(), "b": waits.signal()}, name="one") == ("a", 1)
+    if again:
+        closed = world.run.deliveries[SIGNAL, "b"]
+        world.run.deliveries[SIGNAL, "b"] = replace(closed, inbox=2)
+        ctx = world.activate()
+
+    assert ctx.wait_any({"b": waits.signal(), "c": waits.signal()}, name="two") == ("c", 2)
 
 
 def test_of_two_that_came_the_first_wins_in_each_activation(world: World) -> None:

@@ -14,6 +14,7 @@ from workhorse.domain.boundaries import (
     AWAITED,
     Boundary,
     BoundaryKind,
+    Delivered,
     DeliveryState,
     NewBoundary,
     Wait,
@@ -108,7 +109,7 @@ def _first(replay: Replay, waits: Mapping[str, WaitFor]) -> str | None:
         for each, spec in waits.items()
         if (found := replay.deliveries.get((spec.kind, each))) is not None
     ]
-    first = min(came, key=lambda delivered: delivered.inbox, default=None)
+    first = min(came, key=_place_of, default=None)
     passed = [
         stored
         for each, spec in waits.items()
@@ -124,6 +125,11 @@ def _first(replay: Replay, waits: Mapping[str, WaitFor]) -> str | None:
     if first.state is not DeliveryState.TIMED_OUT or waited is None:
         return first.name
     return timer.name if _time_of(timer) < _time_of(waited) else first.name
+
+
+def _place_of(came: Delivered) -> tuple[bool, int]:
+    # One that another choice has closed has no place of its own among those that came.
+    return came.state is DeliveryState.CLOSED, came.inbox
 
 
 def _time_of(stored: Boundary) -> tuple[datetime, int]:

@@ -16,7 +16,7 @@ from tests.client.ends import end_run, lease_run, pass_boundaries
 from workhorse.cli.inputs import os_user
 from workhorse.domain.boundaries import BoundaryKind, NewBoundary, Wait
 from workhorse.domain.hints import no_reach
-from workhorse.domain.ids import RunId, new_run_id
+from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Finish, Suspend
 from workhorse.domain.recording import NewProgress
 from workhorse.domain.runs import Failure, Lease, Reason, RunState

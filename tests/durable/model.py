@@ -337,9 +337,12 @@ class Model:
             run.state, run.due_at = "ready", None
 
     def _time_out(self, run: Run) -> None:
-        for name, passed in sorted(run.boundaries.items(), key=lambda item: item[1].seq):
-            if passed.kind not in AWAITED or not self._has_come(passed.wake_at):
-                continue
+        overdue = [
+            (passed.wake_at, passed.seq, name, passed)
+            for name, passed in run.boundaries.items()
+            if passed.kind in AWAITED and self._has_come(passed.wake_at)
+        ]
+        for _, _, name, passed in sorted(overdue, key=lambda each: each[:2]):
             sent = Sent("timed_out", 0)
             if passed.kind == Kind.TOKEN:
                 token = self._settled_token(json.loads(passed.detail or ""))
@@ -447,8 +450,6 @@ class Model:
             for n, each in enumerate(step.members)
             if (sent := then.deliveries.get((_kind(each), each.name))) is not None
         ]
-        if came:
-            return min(came)[-1]
         passed = [
             (stands.wake_at, stands.seq, each.name)
             for each in step.members
@@ -457,7 +458,15 @@ class Model:
             and stands.wake_at is not None
             and stands.wake_at <= then.now
         ]
-        return min(passed)[-1] if passed else None
+        if not came:
+            return min(passed)[-1] if passed else None
+        _, _, n, first = min(came)
+        sent = then.deliveries[_kind(step.members[n]), first]
+        waited = then.boundaries.get(first)
+        if passed and sent.state == "timed_out" and waited is not None:
+            if min(passed)[:2] < (waited.wake_at, waited.seq):
+                return min(passed)[-1]
+        return first
 
     @staticmethod
     def _answer(run: Run, kind: str, name: str, step: Step) -> Any:

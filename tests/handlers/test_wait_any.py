@@ -138,6 +138,22 @@ def test_the_earlier_of_two_timers_wins(world: World) -> None:
     assert world.activate().wait_any(choice) == ("short", None)
 
 
+@pytest.mark.parametrize(("days", "winner"), [(1, "paid"), (3, "reminder")])
+def test_between_a_time_out_and_a_timer_their_times_decide(
+    world: World, days: int, winner: str
+) -> None:
+    """Also where nobody looked until both had come."""
+    choice = {
+        "paid": waits.signal(timeout=days * DAY, default="none"),
+        "reminder": waits.timer(2 * DAY),
+    }
+    parked(world, choice)
+    world.run.now += 4 * DAY
+    world.run.deliver(SIGNAL, "paid", state=DeliveryState.TIMED_OUT)
+
+    assert world.activate().wait_any(choice).name == winner
+
+
 def test_a_timer_that_lost_is_no_open_wait_any_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -268,6 +268,28 @@ def test_each_wait_times_out_by_itself(store: Store, clock: ManualClock) -> None
     assert live_row(store, claimed.id).inbox == 3
 
 
+def test_time_outs_that_are_recorded_late_are_numbered_by_their_times(
+    store: Store, clock: ManualClock
+) -> None:
+    """By these numbers `wait_any` says who came first."""
+    claimed = a_claimed(store)
+    waits = tuple(
+        Wait(
+            kind=SIGNAL,
+            name=name,
+            new=NewBoundary(name=name, kind=SIGNAL, seq=seq, delay_ms=delay_ms),
+        )
+        for seq, (name, delay_ms) in enumerate({"third": 3, "first": 1, "second": 2}.items(), 1)
+    )
+    end(store, claimed, Suspend(waits))
+    clock.advance(10)
+
+    promoted(store)
+
+    numbered = rows(store, "select name, inbox from {s}deliveries order by inbox")
+    assert [tuple(row) for row in numbered] == [("first", 1), ("second", 2), ("third", 3)]
+
+
 def test_a_timer_among_waits_makes_the_run_ready_and_settles_none(
     store: Store, clock: ManualClock
 ) -> None:

@@ -187,5 +187,5 @@ def _overdue_waits(d: Dialect) -> Executable:
             b.wake_at.is_not(null()),  # said for the index
             and_(b.wake_at <= d.clock, awaited, not_(settled)),
         )
-        .order_by(b.run_id, b.seq)
+        .order_by(b.run_id, b.wake_at, b.seq)  # who is late says so in the order it was to be
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final
 
 from workhorse.domain.boundaries import (
@@ -100,15 +101,15 @@ def _first(replay: Replay, waits: Mapping[str, WaitFor]) -> str | None:
     """Return which of these is settled already.
 
     What was delivered comes before a timer that has passed, in the order in which it came; so a
-    value that came after the timer's time, but before anybody saw that, still counts.
+    value that came after the timer's time, but before anybody saw that, still counts. A time-out is
+    no value: between it and a timer their times decide, however late both were seen.
     """
     came = [
         found
         for each, spec in waits.items()
         if (found := replay.deliveries.get((spec.kind, each))) is not None
     ]
-    if came:
-        return min(came, key=_place_of).name
+    first = min(came, key=_place_of, default=None)
     passed = [
         stored
         for each, spec in waits.items()
@@ -116,14 +117,23 @@ def _first(replay: Replay, waits: Mapping[str, WaitFor]) -> str | None:
         and (stored := replay.boundaries.get(each)) is not None
         and stored.due
     ]
-    if passed:
-        return min(passed, key=lambda stored: (stored.wake_at or EPOCH, stored.seq)).name
-    return None
+    timer = min(passed, key=_time_of, default=None)
+    if first is None or timer is None:
+        settled = first or timer
+        return None if settled is None else settled.name
+    waited = replay.boundaries.get(first.name)
+    if first.state is not DeliveryState.TIMED_OUT or waited is None:
+        return first.name
+    return timer.name if _time_of(timer) < _time_of(waited) else first.name
 
 
 def _place_of(came: Delivered) -> tuple[bool, int]:
     # One that another choice has closed has no place of its own among those that came.
     return came.state is DeliveryState.CLOSED, came.inbox
+
+
+def _time_of(stored: Boundary) -> tuple[datetime, int]:
+    return stored.wake_at or EPOCH, stored.seq
 
 
 def _checked(replay: Replay, waits: object, name: str | None) -> str:

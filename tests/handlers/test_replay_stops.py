@@ -147,6 +147,29 @@ def test_a_write_that_is_answered_as_lost_raises_too(world: World, name: str) ->
     assert (ctx.core.new_boundaries, ctx.core.suspension) == (0, ())
 
 
+# -- ended ---------------------------------------------------------------------------------------
+
+
+@new
+@pytest.mark.parametrize("used", [False, True], ids=["at first", "after another"])
+def test_once_the_handler_has_returned_nothing_new_begins(
+    world: World, call: Callable[[Calls], object], *, used: bool
+) -> None:
+    """A thread that it has left behind still holds the context."""
+    ctx = world.activate()
+    if used:
+        ctx.checkpoint("a", lambda: 1)
+    stored = dict(world.run.boundaries)
+
+    ctx.core.end()
+
+    for late in (call, lambda ctx: ctx.progress(1)):
+        with pytest.raises(LeaseLostError, match="activation has ended.* the threads and tasks"):
+            late(ctx)
+    assert (world.run.boundaries, world.run.said, ctx.core.suspension) == (stored, [], ())
+    assert not used or ctx.get_checkpoint("a") == 1
+
+
 # -- suspended -----------------------------------------------------------------------------------
 
 

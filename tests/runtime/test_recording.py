@@ -350,6 +350,46 @@ def test_a_boundary_asked_for_after_the_worker_has_ended_is_refused(rig: Rig) ->
     assert stored(rig, run_id) == {}
 
 
+def test_what_a_handler_has_left_behind_begins_nothing_more(rig: Rig, kind: str) -> None:
+    """A thread, or a task, of a handler that has returned: its operation is not called."""
+    errors, called, returned = list[BaseException](), list[str](), threading.Event()
+    left: list[asyncio.Task[None]] = []
+
+    @rig.task("t")
+    def plain(ctx: Context) -> None:
+        def late() -> None:
+            returned.wait(10)
+            try:
+                ctx.checkpoint("a", lambda: called.append("a"))
+            except BaseException as error:  # noqa: BLE001 - whatever it is
+                errors.append(error)
+
+        threading.Thread(target=late).start()
+
+    @rig.task("async")
+    async def waits(ctx: AsyncContext) -> None:
+        async def late() -> None:
+            await asyncio.to_thread(returned.wait, 10)
+            try:
+                await ctx.checkpoint("a", lambda: called.append("a"))
+            except BaseException as error:  # noqa: BLE001 - whatever it is
+                errors.append(error)
+
+        left.append(asyncio.create_task(late()))
+
+    run_id = rig.enqueue("t" if kind == "plain" else "async")
+    worker = rig.worker()
+    worker.start()
+    eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED)
+
+    returned.set()
+
+    eventually(lambda: errors)
+    worker.stop()
+    assert "activation has ended" in str(errors[0])
+    assert (type(errors[0]), called, stored(rig, run_id)) == (LeaseLostError, [], {})
+
+
 # -- what is refused -----------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from workhorse.domain.boundaries import Wait
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import ClaimedRun, Lease
-from workhorse.errors import LeaseRequiredError
+from workhorse.errors import LeaseLostError, LeaseRequiredError
 from workhorse.handlers.recording import Recorder
 from workhorse.handlers.replay.state import Replay
 from workhorse.handlers.signals import StopSwitch
@@ -55,8 +55,8 @@ class ActivationCore:
     """
 
     __slots__ = (
-        "_claimed", "_now", "_replay", "attempt", "cancelled", "is_final_attempt", "lease",
-        "recorder", "run", "stopping",
+        "_claimed", "_now", "_over", "_replay", "attempt", "cancelled", "is_final_attempt",
+        "lease", "recorder", "run", "stopping",
     )  # fmt: skip
 
     run: Final[RunInfo]
@@ -95,6 +95,7 @@ class ActivationCore:
         self._claimed = claimed
         self._now = now
         self._replay: Replay | None = None
+        self._over = False
 
     @property
     def queue_ms(self) -> int:
@@ -118,6 +119,8 @@ class ActivationCore:
                         cancelled=self.cancelled,
                         now=self._now,
                     )
+                    if self._over:
+                        self._replay.gate.close(self._ended())
         return self._replay
 
     @property
@@ -138,3 +141,21 @@ class ActivationCore:
     def fail_pending(self, error: BaseException) -> None:
         """Let nobody wait any more for what is under way; new boundaries are refused with it."""
         self.replay.fail_pending(error)
+
+    def end(self) -> None:
+        """Have nothing new begin any more, the handler has returned.
+
+        A thread or task that it has left behind may still hold its context: what that begins could
+        not be stored, so its operations are not called.
+        """
+        with _making:
+            self._over = True
+            replay = self._replay
+        if replay is not None:
+            replay.gate.close(self._ended())
+
+    def _ended(self) -> LeaseLostError:
+        return LeaseLostError(
+            f"run {self.run.id}: its activation has ended; nothing more begins under its lease. "
+            "Wait in the handler for the threads and tasks that it starts"
+        )

@@ -340,6 +340,8 @@ def _call_plain(activation: Activation) -> Outcome:
         value = task.invoke(activation.core, task.decode(activation.claimed.payload))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is this attempt's failure
         return verdicts.of_error(activation, error)
+    finally:
+        activation.core.end()
     return verdicts.of_value(activation, value)
 
 

@@ -212,6 +212,7 @@ class HandlerLoop:
                     activation.uprooted = True  # what it left behind is, here
                     await self._wait_for_children(activation)
         finally:
+            activation.core.end()
             if outcome is not None and activation.conclude(outcome, self._pace.now_ms()):
                 self._ended.append(activation)
             self._note_returned(activation)

@@ -57,6 +57,12 @@ class Gate:
         if self._cancelled.reason is StopReason.LEASE_LOST:
             self._cancelled.raise_if_set()
 
+    def check_running(self) -> None:
+        """Raise `LeaseLostError` where the lease is gone, or the activation has ended."""
+        self.check_lease()
+        if self._closed is not None:
+            raise self._closed
+
     def check_open(self) -> None:
         """Raise where nothing new begins any more.
 

@@ -48,9 +48,9 @@ def progress(replay: Replay, value: object) -> None:
 
     Raises:
         UnstorableValueError, ValueTooLargeError: The value cannot be stored.
-        LeaseLostError: The lease is gone.
+        LeaseLostError: The lease is gone, or the activation has ended.
     """
-    replay.gate.check_lease()
+    replay.gate.check_running()
     writer = replay.gate.writer
     text = encode(f"{replay.owner}: progress", value, cap=MAX_DELIVERY_BYTES)
     writer.progress(NewProgress(replay.lease, text))

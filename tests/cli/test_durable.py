@@ -204,6 +204,24 @@ def test_a_signal_takes_its_value_from_where_it_is_said(
     }
 
 
+def test_what_is_kept_while_the_run_waits_for_something_else_is_told_with_that(
+    cli_on_both: CommandLine, db: Store
+) -> None:
+    """A mistyped name is no error: whoever sends it sees here what the run does wait for."""
+    cli = cli_on_both
+    run_id = enqueue(cli)
+    delivered = NewBoundary(name="delivered", kind=BoundaryKind.SIGNAL, seq=4)
+    suspend(db, lease_run(db, run_id), APPROVE, delivered)
+
+    sent = cli.ok("runs", "signal", run_id, "delivred")
+    decided = cli.ok("waits", "complete", run_id, "aprove", "true")
+    right = cli.ok("waits", "complete", run_id, "approve", "true")
+
+    assert sent.out.endswith(": kept until the run asks for it\n")
+    told = "the run waits now for human 'approve', signal 'delivered'\n"
+    assert (sent.err, decided.err, right.err) == (told, told, "")
+
+
 def test_a_signal_to_a_run_that_has_ended_is_bad_news(cli_on_both: CommandLine, db: Store) -> None:
     run_id = enqueue(cli_on_both)
     end_run(db, run_id, FAILED)

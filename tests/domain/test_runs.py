@@ -8,7 +8,7 @@ import pytest
 from workhorse.domain.hints import Hint, no_reach
 from workhorse.domain.ids import RunId
 from workhorse.domain.retry import RetryPolicy
-from workhorse.domain.runs import ClaimedRun, Lease, Reason, RunState
+from workhorse.domain.runs import ClaimedRun, Lease, Reason, RunState, first_line
 
 RUN = RunId("0197c5a0-7b5e-7c7b-9f5d-1d4c3a1b2c3d")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -79,3 +79,18 @@ def test_without_a_lane_no_wakeup_can_be_delayed() -> None:
 
 def test_a_hint_is_sent_at_once_unless_it_says_otherwise() -> None:
     assert Hint(RUN, "default").delay_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "quoted"),
+    [
+        (None, ""),
+        ("\n what \n more", "what "),
+        ("x" * 400, "x" * 400),
+        ("x" * 401, "x" * 397 + "..."),
+    ],
+)
+def test_an_error_is_quoted_by_its_first_line_and_what_is_cut_is_seen(
+    message: str | None, quoted: str
+) -> None:
+    assert first_line(message) == quoted

@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
+from collections.abc import Generator
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -121,6 +122,11 @@ class OwnFloat(float):
     pass
 
 
+class _Awaitable:
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [
@@ -129,6 +135,7 @@ class OwnFloat(float):
         (b"bytes", "is a builtins.bytes; pass a plain JSON value"),
         (datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "is a datetime.datetime; pass"),
         (datetime.datetime(2026, 1, 1), "is a datetime.datetime; pass"),  # noqa: DTZ001
+        (_Awaitable(), "is a tests.domain.test_values._Awaitable, which nobody has awaited; is an"),
         (1j, "is a builtins.complex; pass"),
         (object(), "is a builtins.object; pass"),
         (int, "is a builtins.type; pass"),

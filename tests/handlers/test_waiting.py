@@ -148,6 +148,8 @@ def test_a_sleep_takes_one_duration(world: World) -> None:
         world.activate().sleep("rest")
     with pytest.raises(InvalidInstantError, match="one of them"):
         world.activate().sleep("rest", HOUR, duration_ms=5)
+    with pytest.raises(InvalidNameError, match="name of a boundary must be text; got timedelta"):
+        world.activate().sleep(HOUR)
 
 
 @pytest.mark.parametrize(

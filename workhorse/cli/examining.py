@@ -46,7 +46,7 @@ def rehint(
         str | None, typer.Option(metavar="NAME", help="Only this queue; else all that are open.")
     ] = None,
 ) -> int:
-    """Send wakeups for all runs that are ready, e.g. after messages were lost."""
+    """Send wakeups for all runs that are ready, as after a loss of messages."""
     admin = invocation.open().admin
     with invocation.renderer.progress("sending wakeups") as told:
         done = admin.rehint(queue, progress=lambda so_far: told(_so_far(so_far)))

@@ -82,7 +82,8 @@ def complete(
     result = invocation.open().complete_human_wait(
         run_id, name, decision, by=by or os_user(), why=why, idempotency_key=key
     )
-    return _answer(invocation, result, f"decision {name!r} for run {run_id}", id=run_id, name=name)
+    what = f"decision {name!r} for run {run_id}"
+    return _answer(invocation, result, what, id=run_id, name=name)
 
 
 def signal(
@@ -115,9 +116,21 @@ def complete_token(
 def _answer(invocation: Invocation, result: DeliveryResult, what: str, **about: Any) -> int:
     told = _TOLD[result.value]
     invocation.renderer.document({**about, "result": result}, f"{what}: {told}")
+    if result.value == "kept" and not invocation.renderer.json:
+        _tell_what_is_open(invocation, about["id"])
     return exits.BAD_NEWS if result.value in _NOT_STORED else exits.OK
 
 
+def _tell_what_is_open(invocation: Invocation, run_id: str) -> None:
+    """Name what the run does wait for: a mistyped name is no error, and is kept for ever."""
+    waits = invocation.open().admin.list_waits(run_id, limit=_NAMED + 1)
+    if waits:
+        named = [f"{wait.kind} {wait.name!r}" for wait in waits[:_NAMED]]
+        more = ", ..." if len(waits) > _NAMED else ""
+        invocation.renderer.note(f"the run waits now for {', '.join(named)}{more}")
+
+
+_NAMED = 5
 _TOLD = {
     "delivered": "delivered",
     "kept": "kept until the run asks for it",

@@ -84,7 +84,7 @@ def check_replay(
     try:
         payload = checked.decode(imported.claimed.payload)
     except NonRetryableError as misfit:
-        divergence: Divergence | None = _of_payload(checked)
+        divergence: Divergence | None = _of_payload(checked, misfit)
         error = misfit
     else:
         error = _called(checked, payload, RehearsedCore(imported, watch))
@@ -137,10 +137,9 @@ def _say_nothing(_loop: asyncio.AbstractEventLoop, _details: dict[str, Any]) -> 
     """Tasks that were ended by the check are nobody's to retrieve."""
 
 
-def _of_payload(task: Task[Any, Any]) -> Divergence:
-    return Divergence(
-        None, "a payload that the handler takes", "one that it refuses", _first_line(task)
-    )
+def _of_payload(task: Task[Any, Any], misfit: NonRetryableError) -> Divergence:
+    refused = f"one that it refuses ({misfit})"
+    return Divergence(None, "a payload that the handler takes", refused, _first_line(task))
 
 
 def _divergence(

@@ -19,7 +19,7 @@ from workhorse.client.publishing import Publisher
 from workhorse.domain.boundaries import DeliveryResult
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
-from workhorse.domain.runs import RunState, RunView
+from workhorse.domain.runs import RunState, RunView, first_line
 from workhorse.domain.values import decode
 from workhorse.errors import (
     ResultTimeoutError,
@@ -204,10 +204,9 @@ class RunCalls:
             return decode(text) if task is None else task.decode_result(text)
         if view.state is RunState.CANCELLED:
             raise RunCancelledError(f"run {view.id} of task {view.task!r} was cancelled")
-        said = (view.error_message or "").strip().partition("\n")[0]
         raise RunFailedError(
             f"run {view.id} of task {view.task!r} has failed in attempt {view.attempt} "
-            f"({view.reason}): {view.error_type}: {said[:200]}",
+            f"({view.reason}): {view.error_type}: {first_line(view.error_message)}",
             reason=str(view.reason),
             error_type=view.error_type,
             error_message=view.error_message,

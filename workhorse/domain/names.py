@@ -34,7 +34,7 @@ def check_task(name: object) -> str:
 
 def check_boundary(name: object) -> str:
     """Return a boundary's name: 1 to 200 printable characters."""
-    return _printable("boundary", name, 200)
+    return _printable("the name of a boundary", name, 200)
 
 
 def check_key(key: object) -> str:

@@ -13,6 +13,7 @@ from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 
 DEFAULT_PRIORITY: Final = 50
 MAX_HAND_BACKS: Final = 20
+_QUOTED: Final = 400
 """The hand-back of an attempt with this number, without a new boundary, is an error."""
 
 
@@ -75,6 +76,12 @@ class Failure:
     error_type: str
     message: str
     traceback: str | None = None
+
+
+def first_line(message: str | None) -> str:
+    """Return the first line of an error's message, for another message that quotes it."""
+    line = (message or "").strip().partition("\n")[0]
+    return line if len(line) <= _QUOTED else line[: _QUOTED - 3] + "..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Awaitable
 from typing import Any, Final, TypeAlias
 
 from workhorse.errors import UnstorableValueError, ValueTooLargeError
@@ -141,7 +142,9 @@ def _advice(value: object) -> str:
         return ", a subclass whose type would not come back"
     if isinstance(value, tuple):
         return ", which would come back as a list; pass a list"
-    return "; pass a plain JSON value, or annotate the task with a model that makes one"
+    if isinstance(value, Awaitable):
+        return ", which nobody has awaited; is an `await` missing?"
+    return "; pass a plain JSON value (a model does for payloads and results: annotate the task)"
 
 
 def _refusal(what: str, path: str, problem: str) -> UnstorableValueError:

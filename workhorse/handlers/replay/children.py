@@ -13,7 +13,7 @@ from workhorse.domain.boundaries import Boundary, BoundaryKind, Delivered, NewBo
 from workhorse.domain.ids import RunId
 from workhorse.domain.missing import MISSING
 from workhorse.domain.recording import NewChild, Record, RecordAnswer
-from workhorse.domain.runs import NewRun
+from workhorse.domain.runs import NewRun, first_line
 from workhorse.domain.values import fingerprint
 from workhorse.errors import ChildFailedError, ConfigurationError, WaitConflictError
 from workhorse.handlers.producing import checked_run
@@ -100,11 +100,10 @@ def failure_of(replay: Replay, settled: Delivered, text: str) -> ChildFailedErro
     error_type, said = end.get("error_type"), end.get("error_message")
     reason = str(end.get("reason") or settled.state.value)
     how = "was cancelled" if reason == "cancelled" else f"has failed ({reason})"
-    first_line = (said or "").strip().partition("\n")[0][:200]
     return ChildFailedError(
         f"{replay.owner}: child '{settled.name}' (run {end.get('run_id')} of task "
         f"{end.get('task')!r}) {how}"
-        + (f": {error_type}: {first_line}" if error_type is not None else ""),
+        + (f": {error_type}: {first_line(said)}" if error_type is not None else ""),
         run_id=end.get("run_id"),
         reason=reason,
         error_type=error_type,

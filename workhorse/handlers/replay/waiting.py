@@ -19,6 +19,7 @@ from workhorse.domain.boundaries import (
 )
 from workhorse.domain.instants import check_ahead, check_duration, check_instant, to_millis
 from workhorse.domain.missing import MISSING
+from workhorse.domain.names import check_boundary
 from workhorse.domain.recording import Record
 from workhorse.domain.references import check_reference
 from workhorse.domain.values import MAX_DELIVERY_BYTES, decode, encode
@@ -53,8 +54,10 @@ def one_duration(name: str, duration: timedelta | None, duration_ms: int | None)
     """Return the one duration that a sleep was given.
 
     Raises:
+        InvalidNameError: The name is not of the allowed form; above all, a duration in its place.
         InvalidInstantError: None or both are given, or the milliseconds are no whole number.
     """
+    check_boundary(name)
     what = f"duration of '{name}'"
     if (duration is None) == (duration_ms is None):
         raise InvalidInstantError(f"{what}: give a timedelta or duration_ms=, one of them")

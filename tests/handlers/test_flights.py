@@ -211,7 +211,7 @@ def test_waits_that_several_tasks_reach_in_one_turn_are_all_kept() -> None:
         assert run.suspended == 1
 
     core = in_loop(handler)
-    assert [wait.name for wait in core.suspension] == ["a", "b"], "no child starts after them"
+    assert [wait.name for wait in core.suspension] == ["a", "b", "c"], "the child is started"
 
 
 def test_a_child_whose_start_is_under_way_when_another_suspends_is_waited_for_too() -> None:
@@ -220,9 +220,11 @@ def test_a_child_whose_start_is_under_way_when_another_suspends_is_waited_for_to
         child = asyncio.create_task(ctx.child("c", TASK))
         same = asyncio.create_task(ctx.child("c", TASK))
         await turns()
-        with pytest.raises(Suspended):
-            await ctx.wait_for_signal("a")
+        waiting = asyncio.create_task(ctx.wait_for_signal("a"))
+        await turns()
         run.release()
+        with pytest.raises(Suspended):
+            await waiting
         for task in (child, same):
             with pytest.raises(Suspended):
                 await task
@@ -237,10 +239,13 @@ def test_an_operation_under_way_when_another_task_suspends_is_stored_all_the_sam
         operation = Gated()
         task = asyncio.create_task(ctx.checkpoint("a", operation))
         await turns()
-        with pytest.raises(Suspended):
-            await ctx.wait_for_signal("paid")
+        waiting = asyncio.create_task(ctx.wait_for_signal("paid"))
+        await turns()
+        assert (waiting.done(), run.suspended) == (False, 0)
         operation.gate.set()
         assert await task == "done"
+        with pytest.raises(Suspended):
+            await waiting
 
     assert in_loop(handler).new_boundaries == 1
 

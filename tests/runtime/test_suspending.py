@@ -8,6 +8,7 @@ import gc
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,6 +188,11 @@ async def _cleaned_up_behind(ctx: AsyncContext) -> None:
         await ctx.wait_for_signal("go")
     finally:
         await ctx.sleep("cool down", timedelta(milliseconds=1))
+
+
+async def _after_a_while(name: str) -> str:
+    await asyncio.sleep(0.01)
+    return name
 
 
 async def _endless() -> None:
@@ -417,7 +423,9 @@ def test_tasks_are_cancelled_and_have_cleaned_up_before_the_settle(rig: Rig) -> 
     assert order == ["cleaned up", "settled"]
 
 
-def test_a_stage_that_is_under_way_is_not_stored(rig: Rig) -> None:
+def test_a_stage_that_does_not_end_is_not_stored(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other branches may go on for a while, not for ever."""
+    monkeypatch.setattr("workhorse.handlers.replay.state.PATIENCE_S", 0.05)
     calls: list[str] = []
 
     @rig.task("t")
@@ -436,6 +444,28 @@ def test_a_stage_that_is_under_way_is_not_stored(rig: Rig) -> None:
     assert rig.worker().process_run(claimed) is RunState.WAITING
     assert calls == ["begun"]
     assert open_waits(rig, claimed.id) == ["go"]
+
+
+def test_branches_beside_a_wait_come_as_far_as_they_can(rig: Rig) -> None:
+    """Else a reply is waited for whose question nobody has sent."""
+    calls: list[str] = []
+
+    async def ask(ctx: AsyncContext) -> None:
+        calls.append(await ctx.checkpoint("draft", partial(_after_a_while, "draft")))
+        calls.append(await ctx.checkpoint("send", partial(_after_a_while, "send")))
+        await ctx.sleep("look again", timedelta(hours=1))
+
+    @rig.task("t")
+    async def handler(ctx: AsyncContext) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.wait_for_signal("reply"))
+            group.create_task(ask(ctx))
+
+    claimed = rig.claimed("t")
+
+    assert rig.worker().process_run(claimed) is RunState.WAITING
+    assert calls == ["draft", "send"]
+    assert open_waits(rig, claimed.id) == ["look again", "reply"]
 
 
 def test_a_handler_that_does_not_end_is_settled_and_its_slot_stays_taken(rig: Rig) -> None:

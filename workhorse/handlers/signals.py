@@ -14,10 +14,14 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from workhorse.domain.instants import check_duration
 from workhorse.errors import InvalidInstantError, LeaseLostError
 from workhorse.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from workhorse.handlers.recording import Pending
 
 _log = get_logger("handlers")
 
@@ -54,7 +58,14 @@ class Suspended(BaseException):
     """Ends an activation at a wait: its lease is given up until one of its waits is settled.
 
     As `Stopped` it is no `Exception`, and a handler that swallows it is suspended all the same.
+
+    `quiet` is answered once nothing of the activation is under way any more; until then the call of
+    an async handler holds the error back. None where it is to be raised at once.
     """
+
+    def __init__(self, message: str, *, quiet: Pending[None] | None = None) -> None:
+        super().__init__(message)
+        self.quiet = quiet
 
 
 class StopSwitch:

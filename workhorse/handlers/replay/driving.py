@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.replay.flights import Invoke, Steps, within
+from workhorse.handlers.signals import Suspended
 
 T = TypeVar("T")
 
@@ -46,6 +47,10 @@ async def drive_async(steps: Steps[T]) -> T:
                 ask = steps.send(given)
     except StopIteration as end:
         return cast("T", end.value)
+    except Suspended as suspended:
+        if suspended.quiet is not None:  # other tasks of the handler are at work
+            await suspended.quiet.result_async()
+        raise
 
 
 def check_plain(what: str, operation: object) -> None:

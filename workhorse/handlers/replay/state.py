@@ -6,6 +6,7 @@ Source: docs/design.md, section 7; docs/adr/0012-boundaries-and-deliveries.md
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _STAGES: Final = frozenset({BoundaryKind.CHECKPOINT, BoundaryKind.PATCH})
+PATIENCE_S: Final = 5.0
+"""How long a handler's other tasks may go on once one has come to a wait."""
+_TURNS: Final = 5
+"""Turns of the event loop that a handler's tasks may take from one boundary to the next: a task
+that ends, a gather that notices, the task that awaits it."""
 
 
 class Replay:
@@ -54,9 +60,10 @@ class Replay:
     """
 
     __slots__ = (
-        "_ended_in", "_flights", "_loaded", "_lock", "_reached", "_seq", "_timers", "_waits",
-        "boundaries", "deliveries", "gate", "lease", "limits", "new_boundaries", "now", "owner",
-        "session",
+        "_ended_in", "_ending", "_flights", "_loaded", "_lock", "_loop", "_parked",
+        "_patience", "_quiet",
+        "_reached", "_seq", "_timers", "_waits", "boundaries", "deliveries", "gate", "lease",
+        "limits", "new_boundaries", "now", "owner", "session",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +96,11 @@ class Replay:
         self._waits: dict[str, Wait] = {}
         self._timers: set[str] = set()
         self._ended_in: set[asyncio.Task[Any] | None] = set()
+        self._ending = False
+        self._parked: set[Flight] = set()
+        self._quiet: Pending[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._reached: dict[str, None] = {}
 
     # -- for the worker --------------------------------------------------------------------------
@@ -112,7 +124,7 @@ class Replay:
         self.gate.close(error)
         with self._lock:
             joined = [flight.joined for flight in self._flights.values()]
-        for each in joined:
+        for each in (*joined, self._quiet):
             if each is not None:
                 each.fail(error)
 
@@ -191,7 +203,7 @@ class Replay:
             Suspended: It has come to a wait.
         """
         self.gate.check_open()
-        if self._waits:
+        if self._waits and (self._ending or _running_task() in self._ended_in):
             raise self._suspended()
 
     # -- writing ---------------------------------------------------------------------------------
@@ -333,6 +345,10 @@ class Replay:
             if self._flights.get(flight.name) is flight:
                 del self._flights[flight.name]
             joined = flight.joined
+            loop = self._loop if not self._ending else None
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._look_around, _TURNS)
         if joined is not None:
             if isinstance(error, Exception):
                 joined.fail(error)
@@ -372,12 +388,47 @@ class Replay:
             self._waits |= reached
             if task is not None:
                 self._ended_in.add(task)
-        if first:
-            self.gate.writer.suspending()
+                self._parked.update(within.get())
+                self._quiet = self._quiet or Pending()
+        if task is not None:
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+                self._patience = self._loop.call_later(PATIENCE_S, self._end)
+            self._loop.call_soon(self._look_around, _TURNS)
+        else:
+            self._ending = True
+            if first:
+                self.gate.writer.suspending()
         raise self._suspended()
 
+    def _look_around(self, turns: int) -> None:
+        """End the activation once no other of its tasks is in the midst of a boundary.
+
+        What is under way is finished and stored, and may lead to the next, some turns of the loop
+        later; so branches that do not wait come as far as they can, for a while. An operation that
+        waits itself is not waited for.
+        """
+        with self._lock:
+            if not self._parked.issuperset(self._flights.values()):
+                return  # whoever ends a flight looks again
+        if turns == 0:
+            self._end()
+        elif not self._ending and self._loop is not None:
+            self._loop.call_soon(self._look_around, turns - 1)
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._ending or self._quiet is None or self._quiet.done:
+                return
+            self._ending = True
+        if self._patience is not None:
+            self._patience.cancel()  # it would keep all of this alive for as long
+        self.gate.writer.suspending()
+        self._quiet.answer(None)
+
     def _suspended(self) -> Suspended:
-        return Suspended(f"{self.owner} gives its lease up until one of its waits is settled")
+        message = f"{self.owner} gives its lease up until one of its waits is settled"
+        return Suspended(message, quiet=self._quiet)
 
 
 def _running_task() -> asyncio.Task[Any] | None:

@@ -463,10 +463,10 @@ class Model:
         _, _, n, first = min(came)
         sent = then.deliveries[_kind(step.members[n]), first]
         waited = then.boundaries.get(first)
-        if passed and sent.state == "timed_out" and waited is not None:
-            if min(passed)[:2] < (waited.wake_at, waited.seq):
-                return min(passed)[-1]
-        return first
+        if not passed or sent.state != "timed_out" or waited is None:
+            return first
+        timer = min(passed)
+        return timer[-1] if timer[:2] < (waited.wake_at, waited.seq) else first
 
     @staticmethod
     def _answer(run: Run, kind: str, name: str, step: Step) -> Any:

@@ -468,6 +468,38 @@ def test_branches_beside_a_wait_come_as_far_as_they_can(rig: Rig) -> None:
     assert open_waits(rig, claimed.id) == ["look again", "reply"]
 
 
+@pytest.mark.parametrize("gathered", [True, False])
+def test_a_branch_that_fails_beside_a_wait_spends_the_attempt(rig: Rig, gathered: bool) -> None:
+    """Else the question is not asked again before the reply to it has come."""
+    asked: list[str] = []
+
+    async def question() -> str:
+        asked.append("once")
+        await asyncio.sleep(0.01)
+        if len(asked) == 1:
+            raise ConnectionError
+        return "sent"
+
+    @rig.task("t")
+    async def handler(ctx: AsyncContext) -> None:
+        branches = [ctx.wait_for_signal("reply"), ctx.checkpoint("question", question)]
+        if gathered:
+            await asyncio.gather(*branches)
+            return
+        async with asyncio.TaskGroup() as group:
+            for each in branches:
+                group.create_task(each)
+
+    claimed = rig.claimed("t", retry=RetryPolicy(max_attempts=2, first=timedelta(0)))
+
+    assert rig.worker().process_run(claimed) is RunState.READY
+    assert rig.view(claimed.id).attempt == 2
+    assert open_waits(rig, claimed.id) == []
+    assert rig.worker().process_run(rig.claim()) is RunState.WAITING
+    assert asked == ["once", "once"]
+    assert open_waits(rig, claimed.id) == ["reply"]
+
+
 def test_a_handler_that_does_not_end_is_settled_and_its_slot_stays_taken(rig: Rig) -> None:
     let_go = threading.Event()
 

@@ -129,6 +129,15 @@ class ActivationCore:
         return () if self._replay is None else self._replay.suspension
 
     @property
+    def suspended(self) -> bool:
+        """Whether the activation is ended at its waits; before, its tasks are held at them."""
+        return self._replay is not None and self._replay.suspended
+
+    def forget_waits(self) -> None:
+        """Let none of the waits count that tasks of the handler are held at: it has failed."""
+        self.replay.forget_waits()
+
+    @property
     def new_boundaries(self) -> int:
         """How many boundaries this activation has stored."""
         return 0 if self._replay is None else self._replay.new_boundaries

@@ -194,6 +194,7 @@ class HandlerLoop:
 
     async def _activate(self, activation: Activation) -> None:
         outcome = None
+        failed_beside = False
         try:
             if activation.begin(self._pace.now_ms()):
                 task = activation.task
@@ -203,12 +204,15 @@ class HandlerLoop:
                 except BaseException as error:  # whatever it is, it is this attempt's failure
                     if isinstance(error, GeneratorExit) and self._closing:
                         raise  # nobody awaits this coroutine any more
+                    if verdicts.failed_beside(activation, error):
+                        activation.core.forget_waits()
+                        failed_beside = True
                     await self._collect_waits(activation)
                     outcome = verdicts.of_error(activation, error)
                 else:
                     await self._collect_waits(activation)
                     outcome = verdicts.of_value(activation, value)
-                if activation.core.cancelled or activation.waits:
+                if activation.core.cancelled or activation.waits or failed_beside:
                     activation.uprooted = True  # what it left behind is, here
                     await self._wait_for_children(activation)
         finally:

@@ -52,6 +52,18 @@ def of_error(activation: Activation, error: BaseException) -> Outcome:
     return Failed(describe(error), reason_for(activation.task, error))
 
 
+def failed_beside(activation: Activation, error: BaseException) -> bool:
+    """Say that a handler has failed by itself while some of its tasks were held at waits.
+
+    It has seen no suspension then, nor was it told to stop, that its error could come of. The next
+    attempt gets to those waits again; in this one they would hide what has to be tried again.
+    """
+    core = activation.core
+    if not core.suspension or core.suspended or core.cancelled or core.stopping:
+        return False
+    return not _tells_of(_ENDS, error)
+
+
 def of_state(activation: Activation) -> Outcome | None:
     """Return what decides the outcome, whatever the handler makes of it; None where nothing does.
 

@@ -115,6 +115,18 @@ class Replay:
             return (*self._waits.values(), *begun)
 
     @property
+    def suspended(self) -> bool:
+        """Whether the activation is ended at its waits; before, its tasks are held at them."""
+        return self._ending
+
+    def forget_waits(self) -> None:
+        """Be told that the handler has failed while tasks of it were held at waits: none counts."""
+        with self._lock:
+            self._ending = True
+            self._waits.clear()
+        self._let_go()
+
+    @property
     def reached(self) -> list[str]:
         """The names of the boundaries that this activation has asked for, in order."""
         return list(self._reached)
@@ -421,10 +433,15 @@ class Replay:
             if self._ending or self._quiet is None or self._quiet.done:
                 return
             self._ending = True
+        self.gate.writer.suspending()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Let the tasks that are held at waits end."""
         if self._patience is not None:
             self._patience.cancel()  # it would keep all of this alive for as long
-        self.gate.writer.suspending()
-        self._quiet.answer(None)
+        if self._quiet is not None:
+            self._quiet.answer(None)
 
     def _suspended(self) -> Suspended:
         message = f"{self.owner} gives its lease up until one of its waits is settled"

@@ -8,6 +8,7 @@ endpoint's lateness and ours. Writes `benchmarks/results/timers.json`.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -34,6 +35,8 @@ RESULTS = Path(__file__).parent / "results" / "timers.json"
 def main() -> int:
     """Let them sleep; print and write how late they were."""
     console = Console()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        os.environ.setdefault(name, "local")  # the endpoint takes any
     with PostgresServer(durable=True) as server, moto_server() as endpoint:
         endpoint.create_queue("timers")
         url = server.databases.url(server.databases.create())

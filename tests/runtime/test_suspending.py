@@ -452,6 +452,7 @@ def test_branches_beside_a_wait_come_as_far_as_they_can(rig: Rig) -> None:
 
     async def ask(ctx: AsyncContext) -> None:
         calls.append(await ctx.checkpoint("draft", partial(_after_a_while, "draft")))
+        calls.append(await ctx.transaction("book", lambda _: "book"))
         calls.append(await ctx.checkpoint("send", partial(_after_a_while, "send")))
         await ctx.sleep("look again", timedelta(hours=1))
 
@@ -464,7 +465,7 @@ def test_branches_beside_a_wait_come_as_far_as_they_can(rig: Rig) -> None:
     claimed = rig.claimed("t")
 
     assert rig.worker().process_run(claimed) is RunState.WAITING
-    assert calls == ["draft", "send"]
+    assert calls == ["draft", "book", "send"]
     assert open_waits(rig, claimed.id) == ["look again", "reply"]
 
 

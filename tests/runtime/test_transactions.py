@@ -445,7 +445,7 @@ class Line:
 
 def an_activation(claimed: ClaimedRun) -> Any:
     core = SimpleNamespace(
-        cancelled=StopSwitch(f"run {claimed.id}"), stopping=StopSwitch(), suspension=()
+        cancelled=StopSwitch(f"run {claimed.id}"), stopping=StopSwitch(), suspended=False
     )
     recorder = SimpleNamespace(take=lambda record, answer: None)
     return SimpleNamespace(claimed=claimed, core=core, recorder=recorder, outcome=None)
@@ -490,7 +490,7 @@ def test_whose_activation_is_over_in_line_does_not_start(line: Line, how: str) -
     if how == "ended":
         over.outcome = HandedBack()
     elif how == "suspended":
-        over.core.suspension = ("a wait",)
+        over.core.suspended = True
     else:
         line.pending[-2].fail(LeaseLostError("cut off"))
     line.gate.open()

@@ -188,7 +188,7 @@ class _Asked:
         activation = self.activation
         activation.core.cancelled.raise_if_set()
         activation.core.stopping.raise_if_set()
-        if self.pending.done or activation.outcome is not None or activation.core.suspension:
+        if self.pending.done or activation.outcome is not None or activation.core.suspended:
             raise LeaseLostError(
                 f"run {activation.claimed.id}: its activation has ended before transaction "
                 f"{self.record.boundary.name!r} began; nothing was stored"

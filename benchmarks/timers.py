@@ -38,7 +38,7 @@ def main() -> int:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "local")  # the endpoint takes any
     with PostgresServer(durable=True) as server, moto_server() as endpoint:
-        endpoint.create_queue("timers")
+        endpoint.create_queue("workhorse-timers")
         url = server.databases.url(server.databases.create())
         late_ms = _sleep(url, endpoint.url)
     results = {

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 REGION = "us-east-1"
 
 _SERVE = """
-import logging, signal
+import logging, signal, sys
 from moto.server import ThreadedMotoServer
+from moto.sqs.models import Queue
+look_s, wait_for_messages = float(sys.argv[1]), Queue.wait_for_messages
+Queue.wait_for_messages = lambda queue, timeout: wait_for_messages(queue, min(timeout, look_s))
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
@@ -142,9 +145,14 @@ class SqsEndpoint:
 
 
 @contextmanager
-def moto_server() -> Iterator[SqsEndpoint]:
-    """Run moto's server for the time of the context."""
-    with RunningProcess([sys.executable, "-c", _SERVE]) as process:
+def moto_server(look_s: float = 1.0) -> Iterator[SqsEndpoint]:
+    """Run moto's server for the time of the context.
+
+    Args:
+        look_s: How often a long poll looks for messages whose delay has ended. moto does so once a
+            second, and is late by that; SQS is not.
+    """
+    with RunningProcess([sys.executable, "-c", _SERVE, str(look_s)]) as process:
         port = process.wait_for(r"^port (\d+)$", within=60)[1]
         endpoint = SqsEndpoint(f"http://127.0.0.1:{port}")
         try:

@@ -6,9 +6,7 @@ Source: docs/design.md, section 4.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from workhorse.domain.hints import Hint
 from workhorse.telemetry import Counters, Metric, get_logger
@@ -27,7 +25,7 @@ class Publisher:
         self._publish = publish
         self._counters = counters
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, Hint]] = []
+        self._waiting: list[Hint] = []
         self._sending = 0
         self._closed = False
 
@@ -35,8 +33,7 @@ class Publisher:
         """Have wakeups sent, soon."""
         if hints:
             with self._changed:
-                now = time.monotonic()
-                self._waiting.extend((now, hint) for hint in hints)
+                self._waiting.extend(hints)
                 self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
@@ -57,11 +54,8 @@ class Publisher:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
-                waited, self._waiting = self._waiting, []
-                self._sending = len(waited)
-            # A delay counts from the commit: what a send has waited for its turn is over already.
-            now = time.monotonic()
-            hints = [_left(hint, (now - since) * 1000) for since, hint in waited]
+                hints, self._waiting = self._waiting, []
+                self._sending = len(hints)
             try:
                 self._publish(hints)
             except Exception:  # noqa: BLE001 - the nets are there
@@ -71,9 +65,3 @@ class Publisher:
                 with self._changed:
                     self._sending = 0
                     self._changed.notify_all()
-
-
-def _left(hint: Hint, waited_ms: float) -> Hint:
-    if hint.delay_ms <= 0:
-        return hint
-    return replace(hint, delay_ms=max(0, hint.delay_ms - int(waited_ms)))

@@ -103,6 +103,7 @@ def a_run(
     timeout_ms: int | None = None,
     retry: RetryPolicy = DEFAULT_RETRY,
     traceparent: str | None = None,
+    parent: RunId | None = None,
 ) -> NewRun:
     """Return a run as a producer hands it over."""
     if key is not None and fingerprint is None:
@@ -123,6 +124,7 @@ def a_run(
         timeout_ms=timeout_ms,
         retry=retry,
         traceparent=traceparent,
+        parent=parent,
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
@@ -17,7 +19,9 @@ from tests.store.acting import (
     HAND_BACK,
     LEASE_MS,
     SUCCEED,
+    a_checkpoint,
     a_claimed,
+    a_run,
     an_entry,
     end,
     lease_of,
@@ -31,10 +35,20 @@ from tests.store.acting import (
 )
 from tests.store.invariants import check_invariants
 from tests.support.databases import Databases
+from workhorse.domain.boundaries import BoundaryKind, NewBoundary
 from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
+from workhorse.domain.recording import (
+    NewChild,
+    NewProgress,
+    NewToken,
+    Record,
+    RecordAnswer,
+    Recorded,
+)
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Lease
+from workhorse.store.boundaries import record, write_progress
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.leasing import Renewal, renew
 from workhorse.store.settling import settle, settled_before
@@ -59,6 +73,13 @@ _TABLES = (
     "select * from {s}attempts",
     "select * from {s}keys",
     "select * from {s}audit",
+    "select * from {s}runs",
+    "select * from {s}boundaries",
+    "select * from {s}deliveries",
+    "select * from {s}progress",
+    "select * from {s}tokens",
+    "select * from {s}links",
+    "select * from {s}freed",
 )
 
 
@@ -76,6 +97,49 @@ def test_a_settlement_of_a_taken_lease_stores_nothing(
     settled = end(store, stale, settlement)
 
     assert (settled.written, settled.hints) == ({}, [])
+    assert _everything(store) == before
+
+
+def _records(stale: ClaimedRun) -> dict[str, Record]:
+    """Each kind of boundary, with all that can be written together with one."""
+    child = a_run(parent=stale.id)
+    kinds = {
+        "checkpoint": a_checkpoint(),
+        "timer": NewBoundary(name="nap", kind=BoundaryKind.TIMER, seq=1, delay_ms=0),
+        "child": NewBoundary(name="part", kind=BoundaryKind.CHILD, seq=1),
+        "token": NewBoundary(name="hook", kind=BoundaryKind.REFERENCE, seq=1, value='"wht_1"'),
+        "choice": NewBoundary(name="any", kind=BoundaryKind.ANY, seq=1, value="1"),
+        "cancel": NewBoundary(name="cancel", kind=BoundaryKind.GROUP, seq=1),
+    }
+    records = {name: Record(lease=lease_of(stale), boundary=new) for name, new in kinds.items()}
+    with_it: dict[str, dict[str, Any]] = {
+        "child": {"child": NewChild(run=child)},
+        "token": {"token": NewToken(ref="wht_1", timeout_ms=1_000)},
+        "choice": {"closes": ((BoundaryKind.SIGNAL, "word"),)},
+        "cancel": {"cancels": (child.id,)},
+    }
+    return {name: replace(each, **with_it.get(name, {})) for name, each in records.items()}
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "timer", "child", "token", "choice", "cancel"])
+def test_a_boundary_of_a_taken_lease_stores_nothing_nor_what_belongs_to_it(
+    store: Store, clock: ManualClock, kind: str
+) -> None:
+    stale, _ = _taken_over(store, clock)
+    before = _everything(store)
+
+    written = store.run(record, [_records(stale)[kind]], reach=reach)
+
+    assert (written.answers, written.hints) == ([RecordAnswer(Recorded.LOST)], [])
+    assert _everything(store) == before
+
+
+def test_progress_of_a_taken_lease_stores_nothing(store: Store, clock: ManualClock) -> None:
+    stale, _ = _taken_over(store, clock)
+    before = _everything(store)
+
+    store.run(write_progress, [NewProgress(lease=lease_of(stale), value="1")])
+
     assert _everything(store) == before
 
 

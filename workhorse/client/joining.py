@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from workhorse.client.arming import Arming
 from workhorse.client.background import Background
-from workhorse.client.publishing import Publisher, hints_of, predecessors_of
+from workhorse.client.publishing import Publisher, predecessors_of
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.ports import Lane
 from workhorse.store import callers, pending
 from workhorse.store.database import Store
-from workhorse.store.enqueueing import enqueue
+from workhorse.store.enqueueing import enqueue, hints_of
 from workhorse.store.pending import Place
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from workhorse.client.arming import Arming
 from workhorse.client.background import Background
 from workhorse.client.executing import RunNow
 from workhorse.client.joining import Joiner
-from workhorse.client.publishing import Publisher, hints_of, predecessors_of
+from workhorse.client.publishing import Publisher, predecessors_of
 from workhorse.client.results import Run, RunCalls
 from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.handlers.producing import Request
 from workhorse.ports import Lane
 from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
+from workhorse.store.enqueueing import enqueue, hints_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -60,35 +60,6 @@ class Publisher:
         return report
 
 
-def hints_of(
-    new: Sequence[NewRun], done: Sequence[Enqueued], *, reach: Callable[[str], int], stride: int = 1
-) -> list[Hint]:
-    """Return the wakeups that must follow the commit of an enqueue.
-
-    Runs that were there before, by their key, have had theirs. What is due later than the lane can
-    delay is left to maintenance, and who comes after other runs is woken by their end.
-
-    Args:
-        new: The runs, as they went to the store.
-        done: Its answers, in the same order.
-        reach: How far ahead a queue's wakeups can be sent, in milliseconds.
-        stride: One wakeup for so many ready runs of a queue: who gets it scans for the others.
-    """
-    hints: list[Hint] = []
-    ready: dict[str, int] = {}
-    for run, answer in zip(new, done, strict=True):
-        if not answer.created or run.after:
-            continue
-        if answer.due_in_ms is None:
-            count = ready[answer.queue] = ready.get(answer.queue, 0) + 1
-            if (count - 1) % stride == 0:
-                hints.append(Hint(answer.run_id, answer.queue, 0, run.traceparent))
-        elif answer.due_in_ms <= reach(answer.queue):
-            delay_ms = max(0, answer.due_in_ms)
-            hints.append(Hint(answer.run_id, answer.queue, delay_ms, run.traceparent))
-    return hints
-
-
 def predecessors_of(new: Sequence[NewRun], done: Sequence[Enqueued]) -> list[RunId]:
     """Return the runs that new ones come after, each once: they are to be watched from now on."""
     known_as = {run.id: answer.run_id for run, answer in zip(new, done, strict=True)}

@@ -13,33 +13,23 @@ from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.boundaries import DeliveryState
 from workhorse.domain.hints import Hint, Reach
-from workhorse.domain.ids import RunId
 from workhorse.domain.recording import Record
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import enqueue, upsert
-from workhorse.store.schema import Id, deliveries, links, live
+from workhorse.store.enqueueing import enqueue, hints_of, upsert
+from workhorse.store.freeing import cancel_children
+from workhorse.store.links import write_links
+from workhorse.store.schema import Id, LinkKind, deliveries, live
+from workhorse.store.tokens import create_tokens
 
-CHILD_LINK = "child"
-
-_LINK_COLUMNS = {"source": Text(), "id": Id, "name": Text()}
 _CLOSED_COLUMNS = {"id": Id, "kind": Text(), "name": Text()}
 
 
 def write_extras(tx: Tx, records: Sequence[Record], *, reach: Reach) -> list[Hint]:
     """Write what belongs to boundaries that were just inserted; return the wakeups to follow."""
     hints: list[Hint] = []
-    for record in records:
-        if record.token is not None:
-            from workhorse.store.tokens import create_token
-
-            create_token(
-                tx,
-                record.token.ref,
-                timeout_ms=record.token.timeout_ms,
-                run_id=record.lease.run_id,
-            )
+    create_tokens(tx, [(record.token, record.lease.run_id) for record in records if record.token])
     started = [record for record in records if record.child is not None]
     if started:
         hints += _start_children(tx, started, reach)
@@ -52,8 +42,6 @@ def write_extras(tx: Tx, records: Sequence[Record], *, reach: Reach) -> list[Hin
         tx.write(_close, batch=json.dumps(closed))
     ended = [child for record in records for child in record.cancels]
     if ended:
-        from workhorse.store.freeing import cancel_children
-
         parents = {record.lease.run_id for record in records if record.cancels}
         hints += cancel_children(tx, ended, parents=sorted(parents)).hints
     return hints
@@ -63,34 +51,13 @@ def _start_children(tx: Tx, records: Sequence[Record], reach: Reach) -> list[Hin
     runs: list[NewRun] = [record.child.run for record in records if record.child]
     done: list[Enqueued] = enqueue(tx, runs, reach=reach)
     rows = [
-        {"source": run.id, "id": record.lease.run_id, "name": record.boundary.name}
+        {"source": run.id, "run_id": record.lease.run_id, "name": record.boundary.name}
         for record, run in zip(records, runs, strict=True)
     ]
-    tx.write(_link, batch=json.dumps(rows))
+    tx.write(write_links, LinkKind.CHILD, batch=json.dumps(rows))
     # Its end is to cancel the children that it leaves behind.
     tx.write(_watch, ids=json.dumps(sorted({record.lease.run_id for record in records})))
-    hints = []
-    for run, each in zip(runs, done, strict=True):
-        if each.due_in_ms is None:
-            hints.append(Hint(RunId(each.run_id), run.queue, 0, run.traceparent))
-        elif each.due_in_ms <= reach(run.queue):
-            hints.append(Hint(RunId(each.run_id), run.queue, each.due_in_ms, run.traceparent))
-    return hints
-
-
-def _link(d: Dialect) -> Executable:
-    u = d.rows("batch", _LINK_COLUMNS)
-    statement: Executable = (
-        upsert(d, links)
-        .from_select(
-            ["kind", "source", "run_id", "name", "armed"],
-            select(literal(CHILD_LINK, Text), u.c.source, u.c.id, u.c.name, true()).where(
-                u.c.id.is_not(None)
-            ),
-        )
-        .on_conflict_do_nothing(index_elements=["source", "run_id", "name"])
-    )
-    return statement
+    return hints_of(runs, done, reach=reach)
 
 
 def _watch(d: Dialect) -> Executable:

@@ -42,19 +42,17 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.expression import Executable
 
-from workhorse.domain.hints import Reach
+from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.ids import RunId
 from workhorse.domain.instants import to_micros
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.errors import IdempotencyConflictError, RunNotFoundError
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
-from workhorse.store.schema import Id, Number, keys, links, live, runs
+from workhorse.store.schema import Id, LinkKind, Number, keys, links, live, runs
 
 _MOST_CHARS: Final = 8 * 1024 * 1024
 _MOST_ROWS: Final = 1_000
-AFTER: Final = "after"
-"""The kind of the links of runs that come after others."""
 KEY_LIFE_MS: Final = 30 * 24 * 3600 * 1000
 
 _RUN_COLUMNS = {
@@ -117,6 +115,35 @@ def enqueue(
             )
         )
     return answers
+
+
+def hints_of(
+    new: Sequence[NewRun], done: Sequence[Enqueued], *, reach: Reach, stride: int = 1
+) -> list[Hint]:
+    """Return the wakeups that must follow the commit of an enqueue.
+
+    Runs that were there before, by their key, have had theirs. What is due later than the lane can
+    delay is left to maintenance, and who comes after other runs is woken by their end.
+
+    Args:
+        new: The runs, as they went to the store.
+        done: Its answers, in the same order.
+        reach: How far ahead a queue's wakeups can be sent, in milliseconds.
+        stride: One wakeup for so many ready runs of a queue: who gets it scans for the others.
+    """
+    hints: list[Hint] = []
+    ready: dict[str, int] = {}
+    for run, answer in zip(new, done, strict=True):
+        if not answer.created or run.after:
+            continue
+        if answer.due_in_ms is None:
+            count = ready[answer.queue] = ready.get(answer.queue, 0) + 1
+            if (count - 1) % stride == 0:
+                hints.append(Hint(answer.run_id, answer.queue, 0, run.traceparent))
+        elif answer.due_in_ms <= reach(answer.queue):
+            delay_ms = max(0, answer.due_in_ms)
+            hints.append(Hint(answer.run_id, answer.queue, delay_ms, run.traceparent))
+    return hints
 
 
 def reset_key(tx: Tx, task: str, key: str) -> bool:
@@ -379,7 +406,13 @@ def _insert_links(d: Dialect) -> Executable:
     source = cast(u.c.source, Text)
     return insert(links).from_select(
         ["kind", "source", "run_id", "name", "armed"],
-        select(literal(AFTER, Text), source, u.c.run_id, literal("after:", Text) + source, false()),
+        select(
+            literal(str(LinkKind.AFTER), Text),
+            source,
+            u.c.run_id,
+            literal("after:", Text) + source,
+            false(),
+        ),
     )
 
 
@@ -439,4 +472,4 @@ def _insert_live(d: Dialect) -> Executable:
     )
 
 
-__all__ = ["enqueue", "reset_key"]
+__all__ = ["enqueue", "hints_of", "reset_key"]

@@ -8,7 +8,7 @@ end of a run also cancels the children that it leaves behind. When nothing is le
 Passes take live rows with SKIP LOCKED, so they need no order and never wait; a row that somebody
 holds is looked at again by the next.
 
-Source: docs/design.md, section 2; docs/adr/0012-boundaries-and-deliveries.md
+Source: docs/design.md, section 2; docs/adr/0013-what-ends-frees.md
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ from workhorse.domain.runs import Failure, OnFailure, Reason, RunState
 from workhorse.store import links as rows
 from workhorse.store.database import Tx
 from workhorse.store.ending import Ending, end_runs
-from workhorse.store.enqueueing import AFTER
 from workhorse.store.noting import note_freed
 from workhorse.store.pages import PAGE, Swept
 from workhorse.store.putting import NewDelivery, in_turn, put
+from workhorse.store.schema import LinkKind
 from workhorse.store.tokens import TokenEnd, token_ends
 
 SMALL_PASS: Final = 20
 """Links that whoever completes a token works through himself."""
-
-_CHILD: Final = "child"
-_CANCEL: Final = "cancel"
-"""The kind of a link whose run is to be cancelled."""
 
 
 def free(tx: Tx, source: str, *, limit: int = PAGE) -> Swept:
@@ -113,7 +109,7 @@ def cancel_children(tx: Tx, ids: Sequence[RunId], *, parents: Sequence[RunId]) -
     pass: its row is not waited for, since its parent's is locked here.
     """
     tx.write(rows.link_cancels, ids=json.dumps(list(ids)), parents=json.dumps(list(parents)))
-    sources = [f"{_CANCEL}:{parent}" for parent in parents]
+    sources = [f"{LinkKind.CANCEL}:{parent}" for parent in parents]
     note_freed(tx, sources)
     return free_all(tx, sources)
 
@@ -167,9 +163,9 @@ def _follow(tx: Tx, page: Sequence[Any], done: Swept) -> None:
 
 def _judge(link: Any, row: Any, ends: _Ends, work: _Work) -> None:
     run_id = str(link.run_id)
-    if link.kind == _CANCEL:
+    if link.kind == LinkKind.CANCEL:
         work.cancelled.append(row)
-    elif link.kind == AFTER:
+    elif link.kind == LinkKind.AFTER:
         # A run that waits for nothing any more was told before.
         if row.state == RunState.WAITING and row.blockers > 0:
             end = ends.runs.get(link.source)
@@ -177,7 +173,7 @@ def _judge(link: Any, row: Any, ends: _Ends, work: _Work) -> None:
                 work.unblocked[run_id] = work.unblocked.get(run_id, 0) + 1
             else:
                 work.endings.setdefault(run_id, _dependent_end(link.source, end, row.on_failure))
-    elif link.kind == _CHILD:
+    elif link.kind == LinkKind.CHILD:
         work.deliveries.append(_child_delivery(link, ends.runs.get(link.source)))
     else:
         work.deliveries.append(_token_delivery(link, ends.tokens.get(link.source)))

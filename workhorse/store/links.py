@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Select,
     Text,
     case,
     cast,
@@ -13,6 +14,7 @@ from sqlalchemy import (
     exists,
     false,
     func,
+    literal,
     literal_column,
     not_,
     null,
@@ -27,7 +29,7 @@ from sqlalchemy.sql.expression import Executable
 from workhorse.store.dialect import Dialect
 from workhorse.store.enqueueing import upsert
 from workhorse.store.pages import PAGE
-from workhorse.store.schema import Id, Number, freed, links, live, outcomes, runs
+from workhorse.store.schema import Id, LinkKind, Number, freed, links, live, outcomes, runs
 
 _LINK_COLUMNS = {"source": Text(), "run_id": Id, "name": Text()}
 _COUNT_COLUMNS = {"id": Id, "count": Number}
@@ -142,15 +144,29 @@ def remove_links(d: Dialect) -> Executable:
     )
 
 
+def write_links(d: Dialect, kind: LinkKind) -> Executable:
+    """Link runs to what they wait for: rows of source, run and the name of the wait."""
+    u = d.rows("batch", _LINK_COLUMNS)
+    # The condition keeps SQLite from reading ON as a join's.
+    rows = select(literal(str(kind), Text), u.c.source, u.c.run_id, u.c.name, true()).where(
+        u.c.run_id.is_not(null())
+    )
+    return _insert(d, rows)
+
+
 def link_cancels(d: Dialect) -> Executable:
     """Link runs that are to be cancelled to their parents, for the passes."""
     rows = select(
-        literal_column("'cancel'"),
+        literal(str(LinkKind.CANCEL), Text),
         literal_column("'cancel:'", Text) + cast(runs.c.parent_id, Text),
         runs.c.id,
         literal_column("''"),
         true(),
     ).where(d.one_of(runs.c.id, "ids"), d.one_of(runs.c.parent_id, "parents"))
+    return _insert(d, rows)
+
+
+def _insert(d: Dialect, rows: Select[Any]) -> Executable:
     statement: Executable = (
         upsert(d, links)
         .from_select(["kind", "source", "run_id", "name", "armed"], rows)

@@ -13,6 +13,7 @@ Source: docs/design.md, section 10; docs/adr/0004-a-run-in-three-parts.md
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -238,10 +239,24 @@ tokens: Final = Table(
 )
 """Wait tokens: unguessable references that complete waits from outside."""
 
+
+class LinkKind(StrEnum):
+    """What a link is followed for, when its source has come to its end."""
+
+    TOKEN = "token"  # noqa: S105 - a kind of link
+    """A wait for a token is settled."""
+    CHILD = "child"
+    """A parent's wait for its child is settled."""
+    AFTER = "after"
+    """A run that comes after others has one less to wait for."""
+    CANCEL = "cancel"
+    """A child is cancelled, since its parent has asked for it."""
+
+
 links: Final = Table(
     "links",
     metadata,
-    Column("kind", Text, nullable=False),  # 'token', 'child', or 'after'
+    Column("kind", Text, nullable=False),  # a LinkKind
     Column("source", Text, nullable=False),  # the token's reference, or the run whose end it is
     Column("run_id", Id, nullable=False),  # who waits
     Column("name", Text, nullable=False),  # the wait that it settles

@@ -39,9 +39,8 @@ from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.enqueueing import upsert
 from workhorse.store.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
-from workhorse.store.schema import Id, Number, boundaries, deliveries, links, live, tokens
-
-TOKEN_LINK: Final = "token"  # noqa: S105 - a kind of link
+from workhorse.store.links import write_links
+from workhorse.store.schema import Id, LinkKind, Number, boundaries, deliveries, live, tokens
 
 _RUN_COLUMNS: Final = {
     "id": Id,
@@ -52,7 +51,6 @@ _RUN_COLUMNS: Final = {
     "inbox": Number,
 }
 _WAIT_COLUMNS: Final = {"id": Id, "name": Text()}
-_LINK_COLUMNS: Final = {"id": Id, "name": Text(), "source": Text()}
 _DELIVERY_COLUMNS: Final = {
     "id": Id,
     "name": Text(),
@@ -159,7 +157,7 @@ def _link(tx: Tx, linked: Sequence[tuple[Lease, Wait]], stands: dict[str, _Token
     for lease, wait in linked:
         token = stands.get(wait.token or "")
         if token is not None and token.state == "open":
-            links_to_open.append({"id": lease.run_id, "name": wait.name, "source": wait.token})
+            links_to_open.append({"run_id": lease.run_id, "name": wait.name, "source": wait.token})
             continue
         # One that is unknown fails at the boundary: nobody could ever complete it.
         state = token.state if token is not None else DeliveryState.FAILED
@@ -174,7 +172,7 @@ def _link(tx: Tx, linked: Sequence[tuple[Lease, Wait]], stands: dict[str, _Token
             }
         )
     if links_to_open:
-        tx.write(_write_links, batch=json.dumps(links_to_open))
+        tx.write(write_links, LinkKind.TOKEN, batch=json.dumps(links_to_open))
     if settled:
         batch = json.dumps(settled)
         tx.write(_deliver_settled, batch=batch)
@@ -227,21 +225,6 @@ def _tokens(d: Dialect) -> Executable:
         .order_by(tokens.c.ref)
         .with_for_update(read=True, of=tokens)
     )
-
-
-def _write_links(d: Dialect) -> Executable:
-    u = d.rows("batch", _LINK_COLUMNS)
-    statement: Executable = (
-        upsert(d, links)
-        .from_select(
-            ["kind", "source", "run_id", "name", "armed"],
-            select(literal(TOKEN_LINK, Text), u.c.source, u.c.id, u.c.name, true()).where(
-                u.c.id.is_not(null())
-            ),
-        )
-        .on_conflict_do_nothing(index_elements=["source", "run_id", "name"])
-    )
-    return statement
 
 
 def _deliver_settled(d: Dialect) -> Executable:

@@ -17,6 +17,7 @@ from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.boundaries import DeliveryResult, DeliveryState
 from workhorse.domain.ids import RunId
+from workhorse.domain.recording import NewToken
 from workhorse.errors import TokenNotFoundError
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
@@ -25,6 +26,8 @@ from workhorse.store.judging import judge
 from workhorse.store.noting import note_freed
 from workhorse.store.pages import PAGE, Swept
 from workhorse.store.schema import Id, Number, tokens
+
+_COLUMNS = {"ref": Text(), "timeout_ms": Number, "run_id": Id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,24 @@ class TokenEnd:
     value: str | None
 
 
-def create_token(tx: Tx, ref: str, *, timeout_ms: int | None, run_id: RunId | None = None) -> None:
-    """Make a token; one that is there already, by an earlier try, stands as it is.
+def create_token(tx: Tx, ref: str, *, timeout_ms: int | None) -> None:
+    """Make a token that belongs to no run; see `create_tokens`."""
+    create_tokens(tx, [(NewToken(ref=ref, timeout_ms=timeout_ms), None)])
+
+
+def create_tokens(tx: Tx, new: Sequence[tuple[NewToken, RunId | None]]) -> None:
+    """Make tokens; one that is there already, by an earlier try, stands as it is.
 
     Args:
-        ref: Its reference, drawn by the caller; nobody can guess it.
-        timeout_ms: Until it settles by itself, counted from now by the database's clock.
-        run_id: The run that makes it.
+        new: Each with the run that makes it. Its reference was drawn by the caller, and nobody can
+            guess it; its time-out counts from now, by the database's clock.
     """
-    tx.write(_create, ref=ref, timeout_ms=timeout_ms, run_id=run_id)
+    if new:
+        batch = [
+            {"ref": token.ref, "timeout_ms": token.timeout_ms, "run_id": run_id}
+            for token, run_id in new
+        ]
+        tx.write(_create, batch=json.dumps(batch))
 
 
 def complete_token(tx: Tx, ref: str, value: str, *, key: str | None) -> DeliveryResult:
@@ -118,15 +130,18 @@ def _time_out(tx: Tx, refs: Sequence[str]) -> None:
 
 
 def _create(d: Dialect) -> Executable:
-    timeout = bindparam("timeout_ms", type_=Number)
-    insert = upsert(d, tokens).values(
-        ref=bindparam("ref", type_=Text),
-        state=literal_column("'open'"),
-        run_id=bindparam("run_id", type_=Id),
-        due_at=case((timeout.is_(null()), null()), else_=d.after(d.clock, timeout)),
-        created_at=d.clock,
+    u = d.rows("batch", _COLUMNS)
+    timeout = u.c.timeout_ms
+    due_at = case((timeout.is_(null()), null()), else_=d.after(d.clock, timeout))
+    # The condition keeps SQLite from reading ON as a join's.
+    rows = select(u.c.ref, literal_column("'open'"), u.c.run_id, due_at, d.clock).where(
+        u.c.ref.is_not(null())
     )
-    statement: Executable = insert.on_conflict_do_nothing(index_elements=["ref"])
+    statement: Executable = (
+        upsert(d, tokens)
+        .from_select(["ref", "state", "run_id", "due_at", "created_at"], rows)
+        .on_conflict_do_nothing(index_elements=["ref"])
+    )
     return statement
 
 

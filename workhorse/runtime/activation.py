@@ -20,6 +20,7 @@ from workhorse.handlers.context import ActivationCore
 from workhorse.handlers.tasks import Task
 
 if TYPE_CHECKING:
+    from workhorse.runtime.executors import Executor
     from workhorse.runtime.recorder import Recorders
 
 
@@ -29,6 +30,7 @@ class Activation:
     Args:
         claimed: The run; it carries a lease.
         task: Its task.
+        executor: What calls the task's handler.
         sent_ms: When the claim was sent: the lease is younger than that, by the worker's clock.
         variables: The context variables that the handler sees; a copy of its own.
         takes_slot: Whether it takes one of the worker's slots.
@@ -50,6 +52,7 @@ class Activation:
         "children",
         "claimed",
         "core",
+        "executor",
         "lapsed",
         "lease",
         "limit",
@@ -76,6 +79,7 @@ class Activation:
         claimed: ClaimedRun,
         task: Task[Any, Any],
         *,
+        executor: Executor,
         sent_ms: float,
         variables: contextvars.Context,
         takes_slot: bool,
@@ -85,6 +89,7 @@ class Activation:
             raise LeaseRequiredError(f"run {claimed.id} carries no lease; it was not touched")
         self.claimed: Final = claimed
         self.task: Final = task
+        self.executor: Final = executor
         self.lease: Final[Lease] = claimed.lease
         self.recorder: Final = recorders.make(self, claimed.lease)
         self.core: Final = ActivationCore(claimed, self.recorder, now=recorders.now)

@@ -30,9 +30,8 @@ class Endings:
     """Tells handlers to stop, and ends the activations of those that do not.
 
     Args:
-        uproot: Cancels the asyncio tasks of an async handler.
         concluded: Takes activations that have ended.
-        cancel_wait_ms: How long an async handler may take to clean up.
+        cancel_wait_ms: How long a handler that is ended from outside may take to clean up.
     """
 
     timers: Timers
@@ -41,14 +40,12 @@ class Endings:
         self,
         holdings: Holdings,
         *,
-        uproot: Callable[[Activation], None],
         concluded: Callable[[Sequence[Activation]], None],
         cancel_wait_ms: float,
         pace: Pace,
         counters: Counters,
     ) -> None:
         self._holdings = holdings
-        self._uproot = uproot
         self._concluded = concluded
         self._cancel_wait_ms = cancel_wait_ms
         self._pace = pace
@@ -107,15 +104,14 @@ class Endings:
         ended = activation.conclude(verdicts.of_stop(StopReason.LEASE_LOST), self._pace.now_ms())
         activation.core.cancelled.set(StopReason.LEASE_LOST)
         activation.cut_off(Crashed(f"run {activation.claimed.id}: its process has died"))
-        if activation.task.is_async:
-            self._uproot(activation)
+        activation.executor.uproot(activation)
         if ended:
             self._concluded([activation])
 
     def cancel_asked(self, activation: Activation) -> None:
-        """Tell a handler that its run was cancelled; a plain one ends when it looks."""
+        """Tell a handler that its run was cancelled; one in a thread ends when it looks."""
         activation.core.cancelled.set(StopReason.CANCELLED)
-        if activation.task.is_async:
+        if activation.executor.uproots:
             self._end(activation, verdicts.of_stop(StopReason.CANCELLED))
 
     def suspended(self, activation: Activation) -> None:
@@ -133,9 +129,9 @@ class Endings:
             self._give_up(activation, outcome)
 
     def _end(self, activation: Activation, outcome: Outcome) -> None:
-        """End an activation whatever its handler does: async ones get time to clean up."""
-        if activation.task.is_async:
-            self._uproot(activation)
+        """End an activation whatever its handler does; what is uprooted gets time to clean up."""
+        if activation.executor.uproots:
+            activation.executor.uproot(activation)
             self.timers.at(
                 self._pace.now_ms() + self._cancel_wait_ms,
                 partial(self._give_up, activation, outcome),

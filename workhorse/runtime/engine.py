@@ -14,20 +14,20 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workhorse.domain.hints import Hint, Reach
-from workhorse.domain.outcomes import HandedBack, Outcome
+from workhorse.domain.outcomes import HandedBack
 from workhorse.domain.runs import ClaimedRun, RunState
 from workhorse.errors import WorkhorseError
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.handlers.signals import StopReason
-from workhorse.runtime import verdicts
+from workhorse.handlers.tasks import Task
 from workhorse.runtime.activation import Activation
 from workhorse.runtime.calls import StoreCalls
 from workhorse.runtime.endings import Endings
 from workhorse.runtime.eventloop import HandlerLoop
+from workhorse.runtime.executors import Executor, ThreadExecutor
 from workhorse.runtime.heartbeat import Heartbeat
 from workhorse.runtime.holdings import Holdings
 from workhorse.runtime.loops import Loop
@@ -37,7 +37,6 @@ from workhorse.runtime.pace import Pace
 from workhorse.runtime.publisher import Publisher
 from workhorse.runtime.recorder import Recorders
 from workhorse.runtime.reporting import Reports
-from workhorse.runtime.threads import Threads
 from workhorse.runtime.transactions import CONNECTIONS, Transactions
 from workhorse.runtime.writer import Writer
 from workhorse.telemetry import Counters, get_logger
@@ -89,7 +88,8 @@ class Engine:
             self._concluded, suspended=self._suspended, cancel_wait_ms=options.cancel_wait_ms,
             pace=pace, counters=counters,
         )  # fmt: skip
-        self._threads = Threads("workhorse-plain")
+        self._plain = ThreadExecutor(self._concluded, hand_back=self.hand_back, pace=pace)
+        self._executors: tuple[Executor, ...] = (self.loop, self._plain)
         self._writer = Writer(
             calls, reach=reach, settled=self._settled, published=self.publisher.put,
             post=self.loop.post, pace=pace,
@@ -103,8 +103,8 @@ class Engine:
         )  # fmt: skip
         self._recorders.events = self
         self._endings = Endings(
-            self.holdings, uproot=self.loop.uproot, concluded=self._conclude,
-            cancel_wait_ms=options.cancel_wait_ms, pace=pace, counters=counters,
+            self.holdings, concluded=self._conclude, cancel_wait_ms=options.cancel_wait_ms,
+            pace=pace, counters=counters,
         )  # fmt: skip
         self._heartbeat = Heartbeat(
             heartbeat_store, self.holdings.all, self._endings, lease_ms=options.lease_ms,
@@ -162,8 +162,8 @@ class Engine:
         self._heartbeat.close()
         self._monitor.close()
         self._transactions.close()
-        self._threads.close()
-        done = self.loop.close(max(0.5, min(2.0, _left(deadline)))) and done
+        for executor in self._executors:
+            done = executor.close(max(0.5, min(2.0, _left(deadline)))) and done
         for loop in self._loops:
             done = loop.join(max(0.1, _left(deadline))) and done
         self._heartbeat_store.close()
@@ -204,17 +204,19 @@ class Engine:
             LeaseRequiredError: A run carries no lease.
             UnknownTaskError: A run's task is not known here.
         """
-        activations = [
-            Activation(
+        activations = []
+        for run in runs:
+            task = self._registry.require(run.task)
+            activation = Activation(
                 run,
-                self._registry.require(run.task),
+                task,
+                executor=self._executor_of(task),
                 sent_ms=sent_ms,
                 variables=(self._variables if variables is None else variables).copy(),
                 takes_slot=takes_slots,
                 recorders=self._recorders,
             )
-            for run in runs
-        ]
+            activations.append(activation)
         ask_ms = sent_ms + self._options.lease_ms / 3
         for activation in activations:
             activation.ask_ms = ask_ms
@@ -230,34 +232,23 @@ class Engine:
         # A list: each has its limit set.
         if any([self._endings.set_limit(each) for each in activations]):  # noqa: C419
             self._monitor.wake()
-        waiting = [each for each in activations if each.task.is_async]
-        if waiting:
+        shares: dict[Executor, list[Activation]] = {}
+        for each in activations:
+            shares.setdefault(each.executor, []).append(each)
+        for executor, share in shares.items():
             try:
-                self.loop.submit(waiting)
+                executor.submit(share)
             except RuntimeError:  # the worker has ended meanwhile
-                self.hand_back(waiting)
-        for activation in activations:
-            if not activation.task.is_async:
-                try:
-                    self._threads.submit(partial(self._run_plain, activation))
-                except RuntimeError:
-                    _log.exception("no thread for run %s: it is handed back", activation.claimed.id)
-                    self.hand_back([activation])
+                self.hand_back(share)
+
+    def _executor_of(self, task: Task[Any, Any]) -> Executor:
+        return self.loop if task.is_async else self._plain
 
     def hand_back(self, activations: Sequence[Activation]) -> None:
         """Give up runs whose handlers were not called."""
         now = self._pace.now_ms()
         mine = [each for each in activations if each.conclude(HandedBack(), now)]
         self._concluded(mine, mine)
-
-    def _run_plain(self, activation: Activation) -> None:
-        try:
-            if activation.begin(self._pace.now_ms()):
-                outcome = activation.variables.run(_call_plain, activation)
-                if activation.conclude(outcome, self._pace.now_ms()):
-                    self._conclude([activation])
-        finally:
-            self._concluded((), [activation])
 
     def _conclude(self, ended: Sequence[Activation]) -> None:
         self._concluded(ended, ())
@@ -312,10 +303,9 @@ class Engine:
             activation.core.cancelled.set(StopReason.SHUTDOWN)
 
     def uproot_all(self) -> None:
-        """Cancel all async handlers as tasks."""
+        """End all handlers that can be ended from outside."""
         for activation in self.holdings.all():
-            if activation.task.is_async:
-                self.loop.uproot(activation)
+            activation.executor.uproot(activation)
 
     def release(self) -> int:
         """Hand back all that is held and not about to be settled; answer how many."""
@@ -323,8 +313,7 @@ class Engine:
         released = [each for each in self.holdings.all() if each.conclude(HandedBack(), now)]
         for activation in released:
             activation.core.cancelled.set(StopReason.SHUTDOWN)
-            if activation.task.is_async:
-                self.loop.uproot(activation)
+            activation.executor.uproot(activation)
         self._conclude(released)
         return len(released)
 
@@ -332,17 +321,6 @@ class Engine:
         """Wait until what was concluded is settled and its wakeups are sent; answer whether."""
         deadline = time.monotonic() + timeout
         return self._writer.flush(timeout) and self.publisher.flush(_left(deadline))
-
-
-def _call_plain(activation: Activation) -> Outcome:
-    task = activation.task
-    try:
-        value = task.invoke(activation.core, task.decode(activation.claimed.payload))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is this attempt's failure
-        return verdicts.of_error(activation, error)
-    finally:
-        activation.core.end()
-    return verdicts.of_value(activation, value)
 
 
 def _left(deadline: float) -> float:

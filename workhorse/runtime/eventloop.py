@@ -14,12 +14,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from workhorse.handlers.signals import Stopped, Suspended
 from workhorse.runtime import verdicts
 from workhorse.runtime.activation import Activation
 from workhorse.runtime.crashing import Crashed
+from workhorse.runtime.executors import Concluded
 from workhorse.runtime.pace import Pace
 from workhorse.telemetry import Counters, Metric, get_logger
 
@@ -31,14 +32,6 @@ _CLOSE_S: Final = 0.3
 _OUR_OWN: Final = (Suspended, Stopped, Crashed)
 
 
-class Concluded(Protocol):
-    """Takes activations that have ended, in bulk, and those whose handler has returned."""
-
-    def __call__(self, ended: Sequence[Activation], returned: Sequence[Activation]) -> None:
-        """Take them; it must not raise."""
-        ...
-
-
 class HandlerLoop:
     """Runs async handlers. The thread is started by the first of them.
 
@@ -47,6 +40,8 @@ class HandlerLoop:
         suspended: Told, in the loop's thread, of handlers that came to a wait and have not ended.
         cancel_wait_ms: How long the tasks that a cancelled handler started are waited for.
     """
+
+    uproots = True
 
     def __init__(
         self,

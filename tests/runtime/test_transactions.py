@@ -558,7 +558,7 @@ def test_a_run_that_is_handed_back_during_its_operation_stores_nothing(
 # -- killed --------------------------------------------------------------------------------------
 
 _WORKER = """
-    import os, signal, sys
+    import os, signal, sys, threading
     from sqlalchemy import text
     from sqlalchemy.engine import default
     from lanes.polling import PollingLane
@@ -576,21 +576,21 @@ _WORKER = """
             os.kill(os.getpid(), signal.SIGKILL)
 
     class InOurs(transacting.Guard):
-        ours = False
+        ours = None  # the thread of the handler's transaction: others commit beside it
 
         def take_back(self):
             super().take_back()
             die("before the lease is checked")
-            InOurs.ours = True
+            InOurs.ours = threading.get_ident()
 
     transacting.Guard = InOurs
     do_commit = default.DefaultDialect.do_commit
 
     def commit(self, raw):
-        if InOurs.ours:
+        if InOurs.ours == threading.get_ident():
             die("before the commit")
         do_commit(self, raw)
-        if InOurs.ours:
+        if InOurs.ours == threading.get_ident():
             die("after the commit")
 
     default.DefaultDialect.do_commit = commit

@@ -152,7 +152,7 @@ class Workhorse(DeliveryCalls):
             name: 1 to 200 printable characters, stable across deployments: runs are stored under
                 it. By default the function's own name.
             arguments: `queue`, `retry`, `timeout`, `deadline`, `priority`, `aliases`,
-                `not_retryable`.
+                `not_retryable`, `batch`, `executor`.
 
         Raises:
             ConfigurationError: The handler cannot be one, or the name or an alias is taken.

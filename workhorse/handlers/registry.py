@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from datetime import timedelta
-from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from workhorse.domain.names import check_priority, check_queue, check_task
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
@@ -23,6 +23,8 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 DEFAULT_QUEUE: Final = "default"
+LARGEST_BATCH: Final = 200
+"""Runs that a batch handler is handed at most: as many as one claim takes."""
 
 
 class TaskArguments(TypedDict, total=False):
@@ -42,6 +44,11 @@ class TaskArguments(TypedDict, total=False):
     """Other names whose runs it takes: former ones, after a rename."""
     not_retryable: Collection[type[BaseException]]
     """Errors that end the run at once, whatever attempts are left."""
+    batch: int | None
+    """Hand the handler up to so many runs at once, 1 to 200, as a list. Default: one by one."""
+    executor: Literal["process"] | None
+    """`process`: a plain handler is called in a process of its own, for work that keeps a core busy.
+    Default: async handlers on the worker's event loop, plain ones in threads."""
 
 
 class TaskDecorator:
@@ -114,6 +121,8 @@ class TaskRegistry:
         priority: int | None = None,
         aliases: Iterable[str] = (),
         not_retryable: Collection[type[BaseException]] = (),
+        batch: int | None = None,
+        executor: Literal["process"] | None = None,
     ) -> Task[Any, Any]:
         """Make a task of a handler and keep it under its name and aliases; see `task`.
 
@@ -135,6 +144,8 @@ class TaskRegistry:
                 deadline=None if deadline is None else check_limit("deadline", deadline),
                 priority=DEFAULT_PRIORITY if priority is None else check_priority(priority),
                 not_retryable=_error_types(not_retryable),
+                batch=None if batch is None else _batch(batch),
+                executor=_executor(executor, signature, batch),
             ),
         )
         with self._lock:
@@ -216,6 +227,32 @@ def _listed(what: str, given: Iterable[str]) -> Iterable[str]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{what} must be a list of names; got {type(given).__name__}")
     return given
+
+
+def _batch(given: object) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LARGEST_BATCH:
+        raise ConfigurationError(
+            f"batch must be a whole number from 1 to {LARGEST_BATCH}; got {given!r:.80}"
+        )
+    return given
+
+
+def _executor(given: object, signature: Signature, batch: object) -> Literal["process"] | None:
+    if given is None:
+        return None
+    if given != "process":
+        raise ConfigurationError(f"executor must be 'process' or left out; got {given!r:.80}")
+    if signature.is_async:
+        raise ConfigurationError(
+            f"{signature.where} is async, and an executor of its own is for plain functions: "
+            "define it with `def`, or leave `executor` out"
+        )
+    if batch is not None:
+        raise ConfigurationError(
+            f"{signature.where}: a batch is handled in the worker's own process; leave `batch` or "
+            "`executor` out"
+        )
+    return "process"
 
 
 def _error_types(given: object) -> tuple[type[BaseException], ...]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, Unpack, cast
 
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.values import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
@@ -55,6 +55,8 @@ class TaskOptions:
     deadline: timedelta | None
     priority: int
     not_retryable: tuple[type[BaseException], ...]
+    batch: int | None = None
+    executor: Literal["process"] | None = None
 
 
 class Task(Generic[P, R]):
@@ -77,6 +79,8 @@ class Task(Generic[P, R]):
         self.deadline: Final = options.deadline
         self.priority: Final = options.priority
         self.not_retryable: Final = options.not_retryable
+        self.batch: Final = options.batch
+        self.executor: Final = options.executor
         self.is_async: Final = signature.is_async
         self.takes_context: Final = signature.takes_context
         self.takes_payload: Final = signature.takes_payload

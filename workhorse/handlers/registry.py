@@ -47,7 +47,7 @@ class TaskArguments(TypedDict, total=False):
     batch: int | None
     """Hand the handler up to so many runs at once, 1 to 200, as a list. Default: one by one."""
     executor: Literal["process"] | None
-    """`process`: a plain handler is called in a process of its own, for work that keeps a core busy.
+    """`process`: a plain handler is called in another process, for work that keeps a core busy.
     Default: async handlers on the worker's event loop, plain ones in threads."""
 
 

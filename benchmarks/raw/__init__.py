@@ -1,0 +1,1 @@
+"""The raw loops: what PostgreSQL and Python allow at most. See README.md beside this file."""

@@ -328,10 +328,26 @@ def test_time_to_make_the_clients_is_not_the_brokers(
     """A cold process needs seconds before its first call, and sends all the same."""
     options = Calls._options
 
-    def slow(calls: Calls, *, long: bool) -> dict[str, Any]:
+    def slow(calls: Calls, user_agent: str, *, long: bool) -> dict[str, Any]:
         threading.Event().wait(0.5)
-        return options(calls, long=long)
+        return options(calls, user_agent, long=long)
 
     monkeypatch.setattr(Calls, "_options", slow)
     lane = open_lane(client, timing=Timing(send_s=0.6))
     assert asyncio.run(lane.send_async(outgoing(1))).sent == 1
+
+
+@pytest.mark.usefixtures("queue")
+def test_the_clients_say_who_they_are(
+    open_lane: OpenLane, client: str, proxy: SqsProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library, Workhorse and the application's own id, where it has one."""
+    monkeypatch.setenv("AWS_SDK_UA_APP_ID", "billing")
+    lane = open_lane(client)
+
+    asyncio.run(lane.send_async(outgoing(1)))
+
+    names = {call.user_agent for call in proxy.made("SendMessageBatch")}
+    library = {"boto3": "Boto3/", "aioboto3": "aiobotocore/"}[client]
+    assert [name.startswith(library) for name in names] == [True]
+    assert all(name.endswith(" app/billing workhorse") for name in names)

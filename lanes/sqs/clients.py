@@ -272,8 +272,5 @@ def user_agent_of(session: Any, client: str) -> str:
         session: A session of botocore's.
         client: The library's name and version.
     """
-    import botocore
-
     application = session.get_config_variable("user_agent_appid")
-    named = f"{client} botocore/{botocore.__version__}"
-    return f"{named} app/{application} workhorse" if application else f"{named} workhorse"
+    return f"{client} app/{application} workhorse" if application else f"{client} workhorse"

@@ -50,6 +50,7 @@ class SettingsArguments(TypedDict, total=False):
     schema: str | None
     environment: str | None
     pooler: bool | None
+    listen_url: str | None
     queues: Sequence[str] | str | None
     lease_seconds: float | None
     concurrency: int | None

@@ -13,10 +13,10 @@ Source: docs/design.md, sections 4 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 from workhorse.domain.ids import RunId
 from workhorse.domain.sightings import Fate
@@ -145,12 +145,77 @@ class Lane(Protocol):
         ...
 
 
+Announce: TypeAlias = Callable[[Collection[str]], Collection[str]]
+"""Takes queues for which runs are being stored, and returns those whose bells are to be rung within
+that transaction. The others' wakeups are sent once it has committed, as on any lane. It is quick,
+never raises, and may be called again for the same runs."""
+
+
+def announce_of(lane: Lane) -> Announce | None:
+    """Return a lane's `announce`, an optional method of type `Announce`; None where it has none.
+
+    It is for a lane whose wakeups can travel in the store's own transaction: one commit does both,
+    and what is rolled back wakes nobody.
+    """
+    return getattr(lane, "announce", None)
+
+
+class BellLine(Protocol):
+    """One connection that hears bells. Used by one thread, but for `interrupt`."""
+
+    def hear(self, queues: Collection[str], wait_ms: float) -> Collection[str]:
+        """Return the queues, of these, whose bells were rung since the last call.
+
+        It waits up to `wait_ms` for the first. A queue that this line was not told of before counts
+        as rung: what was rung earlier went by unheard.
+
+        Raises:
+            StoreUnavailableError: The line is dead; it is to be closed, and another opened.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End a wait that is under way, or the next one, at once; from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; any number of times."""
+        ...
+
+
+class Bells(Protocol):
+    """A bell for each queue, which is rung and heard through the store's database."""
+
+    def ring(self, queues: Collection[str]) -> None:
+        """Ring the bells of queues now, in a transaction of its own.
+
+        Raises:
+            StoreUnavailableError: The database did not answer; it is not tried again here.
+        """
+        ...
+
+    def open_line(self) -> BellLine:
+        """Open a line, over a connection of its own.
+
+        Raises:
+            StoreUnavailableError: The database did not answer.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """What a lane is handed when it is opened."""
+    """What a lane is handed when it is opened.
+
+    Args:
+        settings: The process's settings.
+        counters: Where to count.
+        bells: Returns where the database can ring; None where it cannot. It is not connected to.
+    """
 
     settings: Settings
     counters: Counters
+    bells: Callable[[], Bells | None] = lambda: None
 
 
 class LaneFactory(Protocol):

@@ -35,7 +35,9 @@ class Settings(BaseSettings):
     pooler: bool = False
     """Whether the database is reached through a pooler in transaction mode."""
     lane: str = "polling"
-    """The way wakeups travel, by its entry-point name: `sqs`, `polling`, `memory`."""
+    """The way wakeups travel, by its entry-point name: `sqs`, `notify`, `polling`, `memory`."""
+    listen_url: SecretStr | None = None
+    """Lane `notify`: the database's own address, where `database_url` is that of a pooler."""
     queues: Annotated[tuple[str, ...], NoDecode] = ("default",)
     """The queues that `workhorse worker` serves, with commas between."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workhorse.client.arming import Arming
@@ -19,10 +20,10 @@ from workhorse.client.publishing import Publisher, predecessors_of
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Enqueued, NewRun
-from workhorse.ports import Lane
+from workhorse.ports import Lane, announce_of
 from workhorse.store import callers, pending
 from workhorse.store.database import Store
-from workhorse.store.enqueueing import enqueue, hints_of
+from workhorse.store.notifying import enqueue_and_ring
 from workhorse.store.pending import Place
 
 if TYPE_CHECKING:
@@ -94,17 +95,24 @@ class Joiner:
     def _insert(
         self, connection: Connection, runs: Sequence[NewRun], stride: int
     ) -> list[Enqueued]:
-        store, reach = self._store(), self._lane().reach_ms
+        store, lane = self._store(), self._lane()
         callers.check_joinable(connection, store.kind, store.description)
-        tx = store.joined(connection)
+        insert = partial(
+            enqueue_and_ring,
+            store.joined(connection),
+            runs,
+            reach=lane.reach_ms,
+            stride=stride,
+            announce=announce_of(lane),
+        )
         if len(runs) > 1 and any(run.key is not None for run in runs):
             # A conflict of one key leaves the others taken, for runs that are not inserted. A
             # caller who catches the error and commits must not keep these.
             with callers.all_or_nothing(connection):
-                done = enqueue(tx, runs, reach=reach)
+                done, hints = insert()
         else:
-            done = enqueue(tx, runs, reach=reach)
-        pending.hold(connection, hints_of(runs, done, reach=reach, stride=stride), self._due)
+            done, hints = insert()
+        pending.hold(connection, hints, self._due)
         named = predecessors_of(runs, done)
         pending.hold(connection, [Hint(each, "") for each in named], self._arms_due)
         return done

@@ -22,9 +22,9 @@ from workhorse.client.results import Run, RunCalls
 from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.handlers.producing import Request
-from workhorse.ports import Lane
+from workhorse.ports import Lane, announce_of
 from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue, hints_of
+from workhorse.store.notifying import enqueue_and_ring
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -122,10 +122,11 @@ class Client:
         self, runs: Sequence[NewRun], *, stride: int = 1
     ) -> tuple[list[Enqueued], list[Hint]]:
         """Insert runs in one transaction; return the answers and the wakeups that must follow."""
-        store, reach = self._store(), self._lane().reach_ms
+        store, lane = self._store(), self._lane()
         # The ids were drawn before, so trying again after a lost answer makes no second run.
-        done = store.run(enqueue, runs, reach=reach)
-        hints = hints_of(runs, done, reach=reach, stride=stride)
+        done, hints = store.run(
+            enqueue_and_ring, runs, reach=lane.reach_ms, stride=stride, announce=announce_of(lane)
+        )
         return done, hints + self._arming.arm(predecessors_of(runs, done))
 
     def handle(self, done: Enqueued, *, joined: bool = False) -> Run[Any]:

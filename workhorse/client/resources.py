@@ -12,10 +12,11 @@ from typing import Final
 
 from workhorse.client.discovery import open_lane
 from workhorse.errors import StoreUnavailableError
-from workhorse.ports import Lane, LaneContext
+from workhorse.ports import Bells, Lane, LaneContext
 from workhorse.settings import Settings
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.migrating import check_schema
+from workhorse.store.notifying import bells_of
 from workhorse.telemetry import Counters
 
 CONNECTIONS: Final = 3
@@ -132,10 +133,14 @@ class Resources:
                 if lane is None:
                     lane = self._given_lane
                     if lane is None:
-                        context = LaneContext(self._settings, self._counters)
+                        context = LaneContext(self._settings, self._counters, self._bells)
                         lane = open_lane(self._settings.lane, context)
                     self._lane = lane
         return lane
+
+    def _bells(self) -> Bells | None:
+        listen_url = self._settings.listen_url
+        return bells_of(self.store(), None if listen_url is None else listen_url.get_secret_value())
 
     def close(self) -> None:
         """Close what is open; what is used afterwards is opened again."""
@@ -144,10 +149,11 @@ class Resources:
             lane = self._lane
             self._siblings.clear()
             self._store = self._checked = self._lane = None
-        for store in stores:
-            store.close()
+        # The lane first: what it still has to say may go over the store.
         if lane is not None and lane is not self._given_lane:
             lane.close()
+        for store in stores:
+            store.close()
 
     def abandon(self) -> None:
         """Open a lane of its own in a forked process; what is open is the parent's.

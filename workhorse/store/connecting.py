@@ -12,6 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.types.string import TextLoader
 from sqlalchemy import URL, create_engine, event, make_url
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import Engine, ExceptionContext
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
@@ -26,6 +27,14 @@ BOUNDS: Final = (
     " set_config('idle_in_transaction_session_timeout', '10s', true)"
 )
 """The same for one transaction: a pooler hands out sessions that know nothing of it."""
+_REACHED: Final[dict[str, Any]] = {
+    "connect_timeout": 5,
+    # A half-open connection is noticed within half a minute instead of hours.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
 _POOL_WAIT_S: Final = 10
 _BUSY_MS: Final = 10_000
 READS: Final = "workhorse_reads"
@@ -41,8 +50,12 @@ class Target:
     url: URL = field(repr=False)
 
 
-def parse_url(url: str) -> Target:
+def parse_url(url: str, setting: str = "database_url") -> Target:
     """Return what a URL names.
+
+    Args:
+        url: The URL.
+        setting: What the errors call it.
 
     Raises:
         ConfigurationError: It names no database that Workhorse can use; the URL is not shown, since
@@ -53,12 +66,12 @@ def parse_url(url: str) -> Target:
         backend = parsed.get_backend_name()
     except (ArgumentError, ValueError):
         raise ConfigurationError(
-            "database_url is not a URL; give postgresql://user@host/database or sqlite:///path"
+            f"{setting} is not a URL; give postgresql://user@host/database or sqlite:///path"
         ) from None
     if backend in ("postgresql", "postgres"):
         if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
             raise ConfigurationError(
-                f"database_url asks for the driver {parsed.drivername!r}; Workhorse uses "
+                f"{setting} asks for the driver {parsed.drivername!r}; Workhorse uses "
                 "psycopg 3: write postgresql:// or postgresql+psycopg://"
             )
         host = parsed.host or parsed.query.get("host") or "local socket"
@@ -71,17 +84,17 @@ def parse_url(url: str) -> Target:
     if backend == "sqlite":
         if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
             raise ConfigurationError(
-                f"database_url asks for the driver {parsed.drivername!r}; write sqlite:///path"
+                f"{setting} asks for the driver {parsed.drivername!r}; write sqlite:///path"
             )
         if not parsed.database or parsed.database == ":memory:" or parsed.query:
             raise ConfigurationError(
-                "database_url names an SQLite database without a file of its own; a database in "
+                f"{setting} names an SQLite database without a file of its own; a database in "
                 "memory cannot be shared: write sqlite:///path"
             )
         path = os.path.abspath(parsed.database)
         return Target("sqlite", f"SQLite at {path}", parsed.set(drivername="sqlite", database=path))
     raise ConfigurationError(
-        f"database_url names {backend!r}; Workhorse runs on PostgreSQL and on SQLite"
+        f"{setting} names {backend!r}; Workhorse runs on PostgreSQL and on SQLite"
     )
 
 
@@ -97,15 +110,7 @@ def open_engine(target: Target, *, connections: int, pooler: bool, bounded: bool
 
 
 def _open_postgres(url: URL, connections: int, *, pooler: bool, bounded: bool) -> Engine:
-    arguments: dict[str, Any] = {
-        "connect_timeout": 5,
-        # A half-open connection is noticed within half a minute instead of hours.
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 20_000,
-        "application_name": "workhorse",
-    }
+    arguments: dict[str, Any] = {**_REACHED, "application_name": "workhorse"}
     if pooler:
         arguments["prepare_threshold"] = None
     elif bounded:
@@ -141,6 +146,18 @@ def _open_postgres(url: URL, connections: int, *, pooler: bool, bounded: bool) -
                 around.args = (f"({type(error).__name__}) {said}",)
 
     return engine
+
+
+def connect_apart(target: Target) -> psycopg.Connection[Any]:
+    """Return a connection to PostgreSQL that belongs to no engine, in autocommit mode.
+
+    Raises:
+        psycopg.Error: The server did not let it in, within 5 s.
+    """
+    dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+    _, arguments = dialect.create_connect_args(target.url)
+    arguments |= {**_REACHED, "application_name": "workhorse-listen", "autocommit": True}
+    return psycopg.connect(**arguments)
 
 
 def _open_sqlite(url: URL, connections: int) -> Engine:

@@ -1,0 +1,284 @@
+"""Bells over PostgreSQL's LISTEN and NOTIFY: one channel for each queue, and nothing in it.
+
+A notification says that a queue has something new. It names no run: who hears it scans. It is rung
+within the transaction that stores a run where that can be, so that one commit does both.
+
+Source: docs/adr/0019-notify-lane.md
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import selectors
+import socket
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Final
+
+import psycopg
+from psycopg.pq import ConnStatus, ExecStatus
+from sqlalchemy import TwoPhaseTransaction, func, literal_column, select
+from sqlalchemy.sql.expression import Executable
+
+from workhorse.domain.hints import Hint, Reach
+from workhorse.domain.runs import Enqueued, NewRun
+from workhorse.errors import ConfigurationError, StoreUnavailableError
+from workhorse.ports import Announce, Bells
+from workhorse.store.connecting import Target, connect_apart, parse_url
+from workhorse.store.database import Store, Tx
+from workhorse.store.dialect import Dialect
+from workhorse.store.enqueueing import enqueue, hints_of
+
+_LONGEST_NAME: Final = 63
+ANSWER_S: Final = 5.0
+"""How long the database may take to answer on a line."""
+CHECK_S: Final = 10.0
+"""How often a line that is silent is asked whether it is still there."""
+
+
+def channel_of(schema: str, queue: str) -> str:
+    """Return the channel of a queue's bell; the schema's name holds the environment.
+
+    PostgreSQL takes 63 bytes, and the two names may be longer.
+    """
+    plain = f"{schema}:{queue}"
+    if len(plain) <= _LONGEST_NAME:
+        return plain
+    # No plain name has this form: neither of its parts may hold the sign.
+    return f"workhorse#{hashlib.sha256(plain.encode()).hexdigest()[:40]}"
+
+
+def ring(tx: Tx, queues: Collection[str]) -> None:
+    """Ring the bells of queues: heard when the transaction commits, and never if it does not."""
+    if queues:
+        schema = tx.schema or ""
+        tx.fetch(
+            _ring, channels=json.dumps([channel_of(schema, queue) for queue in sorted(queues)])
+        )
+
+
+def enqueue_and_ring(
+    tx: Tx,
+    new: Sequence[NewRun],
+    *,
+    reach: Reach,
+    stride: int = 1,
+    announce: Announce | None = None,
+) -> tuple[list[Enqueued], list[Hint]]:
+    """Insert runs, and ring for them in the same transaction where the lane has it so.
+
+    Args:
+        tx: The transaction.
+        new: The runs, see `enqueue`.
+        reach: How far ahead a queue's wakeups can be sent, in milliseconds.
+        stride: One wakeup for so many ready runs of a queue.
+        announce: The lane's, see `workhorse.ports.announce_of`.
+
+    Returns:
+        What became of each, and the wakeups that must follow the commit: those not rung for.
+
+    Raises: As `enqueue`.
+    """
+    done = enqueue(tx, new, reach=reach)
+    hints = hints_of(new, done, reach=reach, stride=stride)
+    if announce is None or not hints or tx.dialect.name != "postgresql":
+        return done, hints
+    if isinstance(tx.conn.get_transaction(), TwoPhaseTransaction):
+        return done, hints  # PostgreSQL prepares no transaction that has rung
+    now = announce({hint.queue for hint in hints if hint.delay_ms <= 0})
+    ring(tx, now)
+    return done, [hint for hint in hints if hint.delay_ms > 0 or hint.queue not in now]
+
+
+def _ring(d: Dialect) -> Executable:
+    channels = d.each("channels")
+    return select(func.pg_notify(channels.c.value, literal_column("''")))
+
+
+def bells_of(store: Store, listen_url: str | None) -> Bells | None:
+    """Return the bells of a store's database; None where it has none, which is on SQLite.
+
+    Args:
+        store: Rings, over its pool.
+        listen_url: What lines connect to, where that is not the store's own address.
+
+    Raises:
+        ConfigurationError: `listen_url` is not the address of a PostgreSQL database.
+    """
+    if store.kind != "postgresql":
+        return None
+    target = store.target if listen_url is None else parse_url(listen_url, "listen_url")
+    if target.kind != "postgresql":
+        raise ConfigurationError(
+            "listen_url is not the address of a PostgreSQL database; give it that of the database "
+            "which database_url reaches, past the pooler, or leave it out"
+        )
+    return PostgresBells(store, target)
+
+
+class PostgresBells:
+    """Rings over a store's pool, and hears over connections of their own.
+
+    Args:
+        store: The store.
+        target: What lines connect to.
+    """
+
+    def __init__(self, store: Store, target: Target) -> None:
+        self._store = store
+        self._target = target
+
+    def ring(self, queues: Collection[str]) -> None:
+        """Ring the bells of queues now, in a transaction of its own."""
+        self._store.try_once(ring, queues)
+
+    def open_line(self) -> PostgresLine:
+        """Open a line, over a connection of its own."""
+        return PostgresLine(self._target, self._store.schema)
+
+
+class PostgresLine:
+    """A line over a connection of its own, which is asked now and then whether it still answers.
+
+    What waits here waits for the socket, so that a wait has an end whatever the network does, and
+    can be interrupted; psycopg's own calls wait for the server for as long as it takes.
+
+    Args:
+        target: What to connect to.
+        schema: The schema of the store whose bells are heard.
+        check_s: How often a silent line is asked.
+        answer_s: How long it may take to answer.
+
+    Raises:
+        StoreUnavailableError: The database did not answer.
+    """
+
+    def __init__(
+        self, target: Target, schema: str, *, check_s: float = CHECK_S, answer_s: float = ANSWER_S
+    ) -> None:
+        self._description = target.description
+        self._schema = schema
+        self._check_s = check_s
+        self._answer_s = answer_s
+        self._queues: dict[str, str] = {}
+        try:
+            self._raw = connect_apart(target)
+        except psycopg.Error as error:
+            raise self._dead(error) from error
+        self._pg = self._raw.pgconn
+        self._alarm, self._cord = socket.socketpair()
+        self._alarm.setblocking(False)
+        self._cord.setblocking(False)
+        self._interrupted = False
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._pg.socket, selectors.EVENT_READ)
+        self._ready.register(self._alarm, selectors.EVENT_READ)
+        self._heard_of_at = time.monotonic()
+
+    def hear(self, queues: Collection[str], wait_ms: float) -> Collection[str]:
+        """Return the queues, of these, whose bells were rung since the last call."""
+        until = time.monotonic() + wait_ms / 1000
+        try:
+            heard = self._listen_to(queues) | self._taken()
+            while not heard and not self._interrupted:
+                now = time.monotonic()
+                check_at = self._heard_of_at + self._check_s
+                if now >= check_at:
+                    self._ask("select 1")
+                elif now >= until:
+                    break
+                else:
+                    self._wait(min(until, check_at) - now)
+                heard = self._taken()
+        except (psycopg.Error, OSError) as error:
+            raise self._dead(error) from error
+        self._interrupted = False
+        return heard
+
+    def interrupt(self) -> None:
+        """End a wait that is under way, or the next one, at once; from any thread."""
+        with suppress(OSError):  # it is closed, or has been interrupted often enough
+            self._cord.send(b"!")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._ready.close()
+        self._alarm.close()
+        self._cord.close()
+        self._raw.close()
+
+    # -- what is said ----------------------------------------------------------------------------
+
+    def _listen_to(self, queues: Collection[str]) -> set[str]:
+        """Listen to these queues and to no others; return those that were not listened to."""
+        wanted = {channel_of(self._schema, queue): queue for queue in queues}
+        if wanted.keys() == self._queues.keys():
+            return set()
+        new = wanted.keys() - self._queues.keys()
+        orders = [
+            *(f'listen "{channel}"' for channel in sorted(new)),
+            *(f'unlisten "{channel}"' for channel in sorted(self._queues.keys() - wanted.keys())),
+        ]
+        self._ask("; ".join(orders))
+        self._queues = wanted
+        return {wanted[channel] for channel in new}
+
+    def _ask(self, sql: str) -> None:
+        until = time.monotonic() + self._answer_s
+        self._pg.send_query(sql.encode())
+        while self._pg.flush():
+            self._wait_for_answer(until)
+        while True:
+            while not self._pg.is_busy():
+                result = self._pg.get_result()
+                if result is None:
+                    self._heard_of_at = time.monotonic()
+                    return
+                if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+                    raise psycopg.OperationalError(result.get_error_message())
+            self._wait_for_answer(until)
+            self._pg.consume_input()
+
+    def _wait_for_answer(self, until: float) -> None:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise psycopg.OperationalError(f"no answer within {self._answer_s:g} s")
+        self._wait(left)
+
+    # -- what is heard ---------------------------------------------------------------------------
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until something comes; an interruption is remembered."""
+        for key, _ in self._ready.select(seconds):
+            if key.fileobj is self._alarm:
+                self._interrupted = True
+                with suppress(BlockingIOError):
+                    while self._alarm.recv(4096):
+                        pass
+
+    def _taken(self) -> set[str]:
+        """Return the queues whose bells have come over the line."""
+        self._pg.consume_input()
+        heard: set[str] = set()
+        while (notify := self._pg.notifies()) is not None:
+            self._heard_of_at = time.monotonic()
+            queue = self._queues.get(notify.relname.decode())
+            if queue is not None:
+                heard.add(queue)
+        if self._pg.status != ConnStatus.OK:
+            raise psycopg.OperationalError("the connection is closed")
+        return heard
+
+    def _dead(self, error: BaseException) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"{self._description} cannot be listened to ({_named(error)}); its queues are scanned "
+            "meanwhile"
+        )
+
+
+def _named(error: BaseException) -> str:
+    state = getattr(error, "sqlstate", None)
+    first_line = f"SQLSTATE {state}" if state else next(iter(str(error).splitlines()), "")[:300]
+    return ": ".join(filter(None, (type(error).__name__, first_line)))

@@ -174,7 +174,7 @@ def test_a_plain_wait_answers_false_when_its_time_is_over_and_leaves_nothing_beh
 
     assert StopSignal(switch).wait(0) is False
     assert StopSignal(switch).wait(timedelta(milliseconds=1)) is False
-    assert switch._callbacks == []
+    assert switch._callbacks == ()
 
 
 def test_a_plain_wait_for_a_set_signal_returns_at_once() -> None:
@@ -238,7 +238,7 @@ def test_an_async_wait_answers_false_when_its_time_is_over_and_leaves_nothing_be
     switch = StopSwitch()
 
     assert asyncio.run(AsyncStopSignal(switch).wait(timedelta(milliseconds=1))) is False
-    assert switch._callbacks == []
+    assert switch._callbacks == ()
 
 
 def test_an_async_wait_for_a_set_signal_returns_at_once() -> None:
@@ -262,7 +262,7 @@ def test_a_cancelled_wait_leaves_nothing_behind() -> None:
 
     asyncio.run(handler())
 
-    assert switch._callbacks == []
+    assert switch._callbacks == ()
 
 
 def test_setting_the_signal_does_not_fail_when_a_waiters_loop_is_gone(

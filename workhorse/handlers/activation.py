@@ -55,11 +55,10 @@ class ActivationCore:
     """
 
     __slots__ = (
-        "_claimed", "_now", "_over", "_replay", "attempt", "cancelled", "is_final_attempt",
-        "lease", "recorder", "run", "stopping",
+        "_claimed", "_now", "_over", "_replay", "_run", "attempt", "cancelled",
+        "is_final_attempt", "lease", "recorder", "stopping",
     )  # fmt: skip
 
-    run: Final[RunInfo]
     lease: Final[Lease]
     attempt: Final[int]
     is_final_attempt: Final[bool]
@@ -75,16 +74,6 @@ class ActivationCore:
     ) -> None:
         if claimed.lease is None:
             raise LeaseRequiredError(f"run {claimed.id} carries no lease; it was not touched")
-        self.run = RunInfo(
-            id=claimed.id,
-            task=claimed.task,
-            queue=claimed.queue,
-            tags=claimed.tags,
-            session=claimed.session,
-            key=claimed.key,
-            created_at=claimed.created_at,
-            started_at=claimed.started_at,
-        )
         self.lease = claimed.lease
         self.attempt = claimed.attempt
         self.is_final_attempt = claimed.is_final_attempt
@@ -95,7 +84,25 @@ class ActivationCore:
         self._claimed = claimed
         self._now = now
         self._replay: Replay | None = None
+        self._run: RunInfo | None = None
         self._over = False
+
+    @property
+    def run(self) -> RunInfo:
+        """What the handler may know of its run; made when it is first asked for."""
+        if self._run is None:
+            claimed = self._claimed
+            self._run = RunInfo(
+                id=claimed.id,
+                task=claimed.task,
+                queue=claimed.queue,
+                tags=claimed.tags,
+                session=claimed.session,
+                key=claimed.key,
+                created_at=claimed.created_at.astimezone(UTC),
+                started_at=claimed.started_at.astimezone(UTC),
+            )
+        return self._run
 
     @property
     def queue_ms(self) -> int:
@@ -165,6 +172,6 @@ class ActivationCore:
 
     def _ended(self) -> LeaseLostError:
         return LeaseLostError(
-            f"run {self.run.id}: its activation has ended; nothing more begins under its lease. "
-            "Wait in the handler for the threads and tasks that it starts"
+            f"run {self._claimed.id}: its activation has ended; nothing more begins under its "
+            "lease. Wait in the handler for the threads and tasks that it starts"
         )

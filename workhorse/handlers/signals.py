@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from workhorse.domain.instants import check_duration
 from workhorse.errors import InvalidInstantError, LeaseLostError
@@ -68,6 +68,10 @@ class Suspended(BaseException):
         self.quiet = quiet
 
 
+_guard: Final = threading.Lock()
+"""Shared by all switches, which most activations make two of and never set."""
+
+
 class StopSwitch:
     """The worker's side of a signal. It is set once; the first reason stands. Safe in threads.
 
@@ -75,13 +79,12 @@ class StopSwitch:
         owner: Whom the signal is for, as errors call it, e.g. `run 0197c2`.
     """
 
-    __slots__ = ("_callbacks", "_lock", "_reason", "owner")
+    __slots__ = ("_callbacks", "_reason", "owner")
 
     def __init__(self, owner: str = "the run") -> None:
         self.owner = owner
-        self._lock = threading.Lock()
         self._reason: StopReason | None = None
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: tuple[Callable[[], object], ...] = ()
 
     @property
     def reason(self) -> StopReason | None:
@@ -96,11 +99,11 @@ class StopSwitch:
 
         Callbacks are called here, in the caller's thread, each once; what one raises is logged.
         """
-        with self._lock:
+        with _guard:
             if self._reason is not None:
                 return False
             self._reason = reason
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             self._call(callback)
         return True
@@ -110,9 +113,9 @@ class StopSwitch:
 
         It runs in the thread that sets the signal and must not block.
         """
-        with self._lock:
+        with _guard:
             if self._reason is None:
-                self._callbacks.append(callback)
+                self._callbacks = (*self._callbacks, callback)
                 return lambda: self._forget(callback)
         self._call(callback)
         return lambda: None
@@ -129,8 +132,11 @@ class StopSwitch:
         raise Stopped(f"{self.owner} was told to stop: {reason.value}", reason=reason)
 
     def _forget(self, callback: Callable[[], object]) -> None:
-        with self._lock, contextlib.suppress(ValueError):
-            self._callbacks.remove(callback)
+        with _guard:
+            left = list(self._callbacks)
+            with contextlib.suppress(ValueError):
+                left.remove(callback)
+            self._callbacks = tuple(left)
 
     def _call(self, callback: Callable[[], object]) -> None:
         try:

@@ -41,7 +41,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.ids import RunId
-from workhorse.domain.retry import RetryPolicy
+from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Lease, RunState
 from workhorse.domain.sightings import Sighting
 from workhorse.store.database import Tx
@@ -65,6 +65,9 @@ class Cursor:
     id: str
 
 
+_ID: Final = 0
+_EDGE: Final = -1
+"""Where these stand in a row of `_claim`."""
 _HEAD: Final = Cursor(-1, 0, "00000000-0000-0000-0000-000000000000")
 
 
@@ -119,15 +122,16 @@ def claim(
         params |= {"from_rank": start.rank, "from_us": start.ready_us, "from_id": start.id}
     form = (bool(ids), scan, sessions)
     if tx.dialect.one_statement:
-        rows = tx.fetch(_claim, *form, **params, token=token, lease_ms=lease_ms)
-        edge, taken = rows[0].edge, [row for row in rows if row.id is not None]
+        rows = tx.fetch_raw(_claim, *form, **params, token=token, lease_ms=lease_ms)
+        edge = rows[0][_EDGE]
+        taken = rows if rows[0][_ID] is not None else []
     else:
         edge = tx.fetch(_edge_alone, **params)[0].edge if scan else None
-        picked = tx.fetch(_picked, *form, **params)
-        chosen = json.dumps([row.id for row in picked])
+        picked = tx.fetch_raw(_picked, *form, **params)
+        chosen = json.dumps([row[0] for row in picked])
         tx.write(_take, chosen=chosen, token=token, lease_ms=lease_ms)
-        taken = list(tx.fetch(_read_chosen, chosen=chosen)) if picked else []
-    claimed = with_history(tx, [_claimed_run(tx, row) for row in taken])
+        taken = tx.fetch_raw(_read_chosen, chosen=chosen) if picked else []
+    claimed = with_history(tx, _claimed_runs(tx, taken))
     claimed.sort(key=lambda run: (-run.priority, run.id))
     if edge is None:
         return Claim(claimed)
@@ -138,7 +142,7 @@ def claim(
 
 def claimed_under(tx: Tx, token: int) -> list[ClaimedRun]:
     """Return what a claim took whose answer was lost."""
-    return with_history(tx, [_claimed_run(tx, row) for row in tx.fetch(_read_claimed, token=token)])
+    return with_history(tx, _claimed_runs(tx, tx.fetch_raw(_read_claimed, token=token)))
 
 
 def turn_was_taken(error: BaseException) -> bool:
@@ -170,30 +174,36 @@ def sight(tx: Tx, ids: Sequence[RunId]) -> dict[RunId, Sighting]:
     return seen
 
 
-def _claimed_run(tx: Tx, row: Any) -> ClaimedRun:
-    run_id = RunId(str(row.id))
-    read = tx.dialect.read_instant
-    return ClaimedRun(
-        id=run_id,
-        task=row.task,
-        queue=row.queue,
-        payload=row.payload,
-        attempt=row.attempt,
-        lease=Lease(run_id, row.fence, row.token),
-        inbox=row.inbox,
-        hand_backs=row.hand_backs,
-        active_ms=row.active_ms,
-        priority=100 - row.rank,
-        session=row.session,
-        tags=tuple(json.loads(row.tags)) if row.tags else (),
-        key=row.key,
-        retry=RetryPolicy.from_json(row.retry),
-        timeout_ms=row.timeout_ms,
-        deadline_in_ms=None if row.deadline_in_ms is None else int(row.deadline_in_ms),
-        created_at=read(row.created_at),
-        started_at=read(row.started_at),
-        traceparent=row.traceparent,
-    )
+def _claimed_runs(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> list[ClaimedRun]:
+    read = tx.dialect.read_aware
+    return [
+        ClaimedRun(
+            id=id_,
+            task=task,
+            queue=queue,
+            payload=payload,
+            attempt=attempt,
+            lease=Lease(id_, fence, token),
+            inbox=inbox,
+            hand_backs=hand_backs,
+            active_ms=active_ms,
+            priority=100 - rank,
+            session=session,
+            tags=tuple(json.loads(tags)) if tags else (),
+            key=key,
+            retry=DEFAULT_RETRY if retry is None else RetryPolicy.from_json(retry),
+            timeout_ms=timeout_ms,
+            deadline_in_ms=None if deadline_in_ms is None else int(deadline_in_ms),
+            created_at=read(created_at),
+            started_at=read(started_at),
+            traceparent=traceparent,
+        )
+        for (
+            id_, task, queue, attempt, fence, token, inbox, hand_backs, active_ms, rank, session,
+            started_at, deadline_in_ms, payload, tags, key, retry, timeout_ms, created_at,
+            traceparent, *_,
+        ) in rows
+    ]  # fmt: skip
 
 
 # -- what can be claimed -------------------------------------------------------------------------
@@ -231,6 +241,15 @@ def has_turn(row: FromClause) -> ColumnElement[bool]:
     )
 
 
+def _is_ready(row: FromClause) -> ColumnElement[bool]:
+    """Say that a run is ready, without naming its state, where rows are found by their ids.
+
+    Where the statistics are old and know of few ready rows, the state's name makes the database
+    read the index of all of them beside that of the ids.
+    """
+    return row.c.ready_at.is_not(null())
+
+
 def _allowed(row: FromClause, *, sessions: bool) -> ColumnElement[bool]:
     return has_turn(row) if sessions else row.c.session.is_(null())
 
@@ -244,7 +263,7 @@ def _named(d: Dialect, *, sessions: bool) -> Select[Any]:
             d.one_of(live.c.id, "ids"),
             live.c.queue == queue,
             d.one_of(live.c.task, "tasks"),
-            or_(live.c.state == literal_column("'ready'"), due),
+            or_(_is_ready(live), due),
             open_queue(queue),
             _allowed(live, sessions=sessions),
         )
@@ -320,15 +339,15 @@ def _picks(d: Dialect, *, named: bool, scan: bool, sessions: bool) -> tuple[Sele
         arms.append(select(named_ids.c.id))
     if page is not None:
         free: ColumnElement[Any] = bindparam("free", type_=BigInteger)
-        wanted = and_(live.c.state == literal_column("'ready'"), _allowed(live, sessions=sessions))
+        wanted = and_(_is_ready(live), _allowed(live, sessions=sessions))
         if named_ids is not None:
             free = free - select(func.count()).select_from(named_ids).scalar_subquery()
             wanted = and_(wanted, live.c.id.not_in(select(named_ids.c.id)))
+        # By an array: a join with the page invites a plan that reads the whole backlog.
         more = (
             select(live.c.id)
-            .select_from(page.join(live, live.c.id == page.c.id))
-            .where(wanted)
-            .order_by(page.c.rank, page.c.ready_at, page.c.id)
+            .where(d.among(live.c.id, select(page.c.id)), wanted)
+            .order_by(live.c.rank, live.c.ready_at, live.c.id)
             .limit(free)
             .with_for_update(key_share=True, of=live, skip_locked=True)
             .cte("more")
@@ -384,7 +403,7 @@ def _claim(d: Dialect, named: bool, scan: bool, sessions: bool) -> Executable:
         edge = _edge(d, page).cte("edge")
         edge_text = edge.c.edge
         source = one.outerjoin(edge, true()).outerjoin(taken, true())
-    return select(edge_text.label("edge"), *_shown(d, taken)).select_from(
+    return select(*_shown(d, taken), edge_text.label("edge")).select_from(
         source.outerjoin(runs, runs.c.id == taken.c.id)
     )
 

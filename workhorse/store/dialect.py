@@ -112,6 +112,10 @@ class Dialect(ABC):
         """Return what the driver gave for an instant."""
 
     @abstractmethod
+    def read_aware(self, raw: Any) -> datetime:
+        """As `read_instant`, but in whichever time zone the driver gave it: for hot reads."""
+
+    @abstractmethod
     def write_instant(self, instant: datetime) -> Any:
         """Return what the driver takes for an instant."""
 
@@ -203,6 +207,10 @@ class PostgresDialect(Dialect):
         instant: datetime = raw
         return instant.astimezone(UTC)
 
+    def read_aware(self, raw: Any) -> datetime:
+        instant: datetime = raw
+        return instant
+
     def write_instant(self, instant: datetime) -> Any:
         return instant
 
@@ -291,6 +299,9 @@ class SqliteDialect(Dialect):
         return true()  # the database is in this process: it does not come back before its users
 
     def read_instant(self, raw: Any) -> datetime:
+        return from_micros(raw)
+
+    def read_aware(self, raw: Any) -> datetime:
         return from_micros(raw)
 
     def write_instant(self, instant: datetime) -> Any:

@@ -50,6 +50,7 @@ _COLUMNS = {
     "error_message": Text(),
     "error_traceback": Text(),
 }
+_STATES = {str(state): state for state in RunState}
 _ATTEMPT_COLUMNS = {
     "run_id": Id,
     "attempt": Number,
@@ -106,26 +107,28 @@ def end_runs(tx: Tx, endings: Sequence[Ending], *, under_lease: bool) -> EndedRu
     """
     batch = json.dumps([_row(ending) for ending in endings], separators=(",", ":"))
     if tx.dialect.one_statement:
-        rows = tx.fetch(_end, under_lease, batch=batch)
+        rows = tx.fetch_raw(_end, under_lease, batch=batch)
     else:
-        rows = tx.fetch(_ending, under_lease, batch=batch)
+        rows = tx.fetch_raw(_ending, under_lease, batch=batch)
         tx.write(_insert_outcomes, under_lease, batch=batch)
-        tx.write(_delete_live, gone=json.dumps([row.id for row in rows]))
-    ended = EndedRuns(
-        [Ended(RunId(str(r.id)), RunState(r.state), r.attempt, r.fence) for r in rows]
-    )
+        tx.write(_delete_live, gone=json.dumps([row[0] for row in rows]))
     by_id = {ending.run_id: ending for ending in endings}
+    ended = EndedRuns()
     failed = []
-    for run in ended.runs:
-        ending = by_id[run.run_id]
+    sessions = set()
+    for run_id, state, attempt, fence, session, watched in rows:
+        ended.runs.append(Ended(run_id, _STATES[state], attempt, fence))
+        ending = by_id[run_id]
         failure = ending.failure or (ending.finish.failure if ending.finish else None)
         if failure is not None:
             reason = (ending.finish.reason if ending.finish else ending.reason) or Reason.ERROR
-            failed.append((run.run_id, run.attempt, run.fence, reason, failure))
+            failed.append((run_id, attempt, fence, reason, failure))
+        if watched:
+            ended.freed.append(run_id)
+        if session is not None:
+            sessions.add(session)
     note_attempts(tx, failed)
-    ended.freed = [RunId(str(row.id)) for row in rows if row.watched]
     note_freed(tx, ended.freed)
-    sessions = {row.session for row in rows if row.session is not None}
     if sessions:
         ended.hints = next_turns(tx, sessions)
     return ended
@@ -165,7 +168,11 @@ def _row(ending: Ending) -> dict[str, Any]:
     if ending.signed:
         row["signature"] = ending.token
     if finish is not None:
-        row |= {"state": finish.state, "reason": finish.reason, "result": finish.result}
+        row["state"] = finish.state
+        if finish.result is not None:
+            row["result"] = finish.result
+        if finish.reason is not None:
+            row["reason"] = finish.reason
     if failure is not None:
         row |= {
             "error_type": failure.error_type,
@@ -222,8 +229,13 @@ def _outcome(d: Dialect, row: FromClause, u: FromClause) -> list[ColumnElement[A
 
 def _end(d: Dialect, under_lease: bool) -> Executable:
     u = d.rows("batch", _COLUMNS)
+    # It carries what was offered along: reading the batch a second time costs a third of the whole.
     held = (
-        select(live.c.id, _ends(live, u).label("ends"))
+        select(
+            live.c.id,
+            _ends(live, u).label("ends"),
+            *(u.c[name] for name in _COLUMNS if name != "id"),
+        )
         .select_from(u.join(live, _matches(live, u, under_lease=under_lease)))
         .order_by(live.c.id)
         .with_for_update(of=live)
@@ -236,12 +248,11 @@ def _end(d: Dialect, under_lease: bool) -> Executable:
         .returning(live)
         .cte("gone")
     )
-    v = d.rows("batch", _COLUMNS, "v")
     kept = (
         insert(outcomes)
         .from_select(
             _OUTCOME,
-            select(*_outcome(d, gone, v)).join(v, _matches(gone, v, under_lease=under_lease)),
+            select(*_outcome(d, gone, held)).join(held, held.c.id == gone.c.id),
         )
         .returning(outcomes.c.id, outcomes.c.state)
         .cte("kept")

@@ -30,6 +30,7 @@ from tests.store.acting import (
 from tests.store.rivals import Rival
 from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import RunId
+from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Enqueued, NewRun, RunState
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.enqueueing import enqueue
@@ -90,6 +91,52 @@ def test_a_large_batch_comes_in_by_parts_and_in_its_order(
     assert [answer.due_in_ms for answer in answers] == [None, *range(1, count)]
     assert 0 < max(sizes) < 10_000_000
     assert rows(store, "select count(*) from {s}live") == [(count,)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"session": "s", "priority": 7, "queue": "q", "task": "t"},
+        {"key": "k", "tags": ("a", "b"), "timeout_ms": 5, "traceparent": "x"},
+        {"retry": RetryPolicy(max_attempts=3)},
+        {"retry": RetryPolicy()},
+    ],
+    ids=["nothing", "session", "key", "retry", "default retry"],
+)
+def test_a_run_is_stored_the_same_whatever_comes_beside_it(
+    store: Store, fields: dict[str, Any]
+) -> None:
+    """Runs that are ready at once have a statement of their own where nothing else is beside."""
+    alone = a_run(**fields)
+    beside = a_run(**fields | ({"key": "k2"} if "key" in fields else {}))
+    _enqueue(store, alone)
+    _enqueue(store, beside, a_run(delay_ms=1))
+
+    (first,), (second,) = (
+        rows(
+            store,
+            "select r.*, l.* from {s}runs r join {s}live l on l.id = r.id where r.id = :id",
+            id=run.id,
+        )
+        for run in (alone, beside)
+    )
+    differs = {name for name, a, b in zip(first._fields, first, second, strict=True) if a != b}
+    assert differs <= {"id", "key"}
+
+
+def test_a_plain_batch_is_answered_without_a_row(postgresql_store: Store) -> None:
+    """All of them are ready: that they were inserted is all there is to know."""
+    store = postgresql_store
+    answered: list[tuple[int, bool]] = []
+
+    @event.listens_for(store.engine, "after_cursor_execute")
+    def note(_conn: Any, cursor: Any, *_more: Any) -> None:
+        answered.append((cursor.rowcount, cursor.description is not None))
+
+    _enqueue(store, *(a_run(key=None) for _ in range(3)))
+
+    assert answered == [(3, False)]
 
 
 TEXTS = [

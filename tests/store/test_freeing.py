@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import event
@@ -428,7 +427,7 @@ def test_one_that_has_failed_before_fails_it_at_once(store: Store) -> None:
 
 def test_a_run_may_come_after_one_of_the_same_call(store: Store) -> None:
     first = a_run()
-    second = replace(a_run(), after=(first.id,))
+    second = a_run()._replace(after=(first.id,))
     store.run(enqueue, [first, second], reach=reach)
     store.run(arm)
 
@@ -441,7 +440,7 @@ def test_a_run_may_come_after_one_of_the_same_call(store: Store) -> None:
 def test_of_the_same_call_a_key_names_its_owner(store: Store) -> None:
     owner = put(store, key="k")
     first = a_run(key="k")
-    second = replace(a_run(), after=(first.id, owner))
+    second = a_run()._replace(after=(first.id, owner))
 
     store.run(enqueue, [first, second], reach=reach)
 
@@ -456,7 +455,7 @@ def test_a_run_cannot_come_after_what_is_not_there(store: Store, which: str) -> 
     missing = {"unknown": new_run_id(), "itself": run.id, "later": other.id}[which]
 
     with pytest.raises(RunNotFoundError, match=missing):
-        store.run(enqueue, [replace(run, after=(missing,)), other], reach=reach)
+        store.run(enqueue, [run._replace(after=(missing,)), other], reach=reach)
 
     assert rows(store, "select * from {s}runs") == []
 
@@ -464,7 +463,7 @@ def test_a_run_cannot_come_after_what_is_not_there(store: Store, which: str) -> 
 def test_an_enqueue_that_is_repeated_blocks_nothing_anew(store: Store) -> None:
     """Its answer was lost, and one of those that it comes after has ended meanwhile."""
     one, two = put(store), put(store)
-    run = replace(a_run(), after=(one, two))
+    run = a_run()._replace(after=(one, two))
     store.run(enqueue, [run], reach=reach)
     store.run(arm)
     end(store, take_one(store, one), SUCCEED)
@@ -534,10 +533,10 @@ def test_in_a_session_it_stands_behind_those_that_it_comes_after(
 
 
 def test_in_a_session_a_chain_that_is_made_at_once_stands_behind_its_first(store: Store) -> None:
-    later = replace(a_run(session="s"), delay_ms=60_000)
+    later = a_run(session="s")._replace(delay_ms=60_000)
     chain = [later]
     for _ in range(3):
-        chain.append(replace(a_run(session="s"), after=(chain[-1].id,)))
+        chain.append(a_run(session="s")._replace(after=(chain[-1].id,)))
 
     store.run(enqueue, chain, reach=reach)
 
@@ -566,8 +565,8 @@ def test_a_value_that_comes_while_it_waits_for_others_does_not_wake_it(store: St
 
 def test_many_come_after_one_and_one_after_many(store: Store) -> None:
     first = put(store)
-    many = [replace(a_run(), after=(first,)) for _ in range(PAGE + 20)]
-    last = replace(a_run(), after=tuple(run.id for run in many))
+    many = [a_run()._replace(after=(first,)) for _ in range(PAGE + 20)]
+    last = a_run()._replace(after=tuple(run.id for run in many))
     store.run(enqueue, [*many, last], reach=reach)
     while store.run(arm).full:
         pass

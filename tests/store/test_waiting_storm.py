@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from tests.store.acting import BROKEN, FAIL, SUCCEED, TASK, a_run, a_token, lease_of, reach, rows
 from tests.store.invariants import check_invariants
@@ -111,7 +110,7 @@ class _Storm:
         self, store: Store, draw: random.Random, run: ClaimedRun, at: int
     ) -> Settlement:
         names = [f"part {at} {n}" for n in range(2)]
-        children = [replace(a_run(), parent=run.id, keep=draw.random() < 0.2) for _ in names]
+        children = [a_run()._replace(parent=run.id, keep=draw.random() < 0.2) for _ in names]
         records = [
             Record(
                 lease=lease_of(run),
@@ -147,7 +146,7 @@ class _Storm:
         else:
             time.sleep(0.005)
             after = tuple(draw.sample(self.ids, 2))
-            new = replace(a_run(), after=after, on_failure=draw.choice([None, *OnFailure]))
+            new = a_run()._replace(after=after, on_failure=draw.choice([None, *OnFailure]))
             with contextlib.suppress(RunNotFoundError):
                 store.run(enqueue, [new], reach=reach)
                 self.learn([new.id])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from tests.store.acting import (
@@ -150,7 +149,7 @@ def a_child(
     store: Store, parent: ClaimedRun, name: str = "part", *, keep: bool = False, **fields: Any
 ) -> RunId:
     """Start a child under its parent's lease."""
-    run = replace(a_run(**fields), parent=parent.id, keep=keep)
+    run = a_run(**fields)._replace(parent=parent.id, keep=keep)
     new = NewBoundary(name=name, kind=CHILD, seq=1, detail=f'"{run.id}"')
     wanted = Record(lease=lease_of(parent), boundary=new, child=NewChild(run=run))
     store.run(record, [wanted], reach=reach)
@@ -177,7 +176,7 @@ def put_after(
     **fields: Any,
 ) -> RunId:
     """Enqueue a run that comes after others."""
-    run = replace(a_run(**fields), after=after, on_failure=on_failure)
+    run = a_run(**fields)._replace(after=after, on_failure=on_failure)
     done = store.run(enqueue, [run], reach=reach)[0]
     if armed:
         store.run(arm, sources=after)

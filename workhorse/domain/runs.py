@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from workhorse.domain.boundaries import NO_HISTORY, History
 from workhorse.domain.ids import RunId
@@ -84,9 +84,11 @@ def first_line(message: str | None) -> str:
     return line if len(line) <= _QUOTED else line[: _QUOTED - 3] + "..."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+class NewRun(NamedTuple):
     """A run as its producer hands it to the store; names, values and instants are checked already.
+
+    A named tuple, as `Enqueued`: bulk enqueue makes a million of them, and a frozen dataclass takes
+    four times as long.
 
     `delay_ms` counts from the insert by the database's clock; `run_at` is an absolute instant; at
     most one of them is set. `deadline_ms` counts from the insert too. `parent` is the run that
@@ -126,8 +128,7 @@ class OnFailure(StrEnum):
     """It runs all the same, once all have ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """What became of one `NewRun`: its own id, or that of the run which holds its key.
 
     `due_in_ms` is None for a run that is ready, else the time until it is due, by the database's

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -45,6 +44,7 @@ from sqlalchemy.sql.expression import Executable
 from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.ids import RunId
 from workhorse.domain.instants import to_micros
+from workhorse.domain.retry import DEFAULT_RETRY
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.errors import IdempotencyConflictError, RunNotFoundError
 from workhorse.store.database import Tx
@@ -55,7 +55,7 @@ _MOST_CHARS: Final = 8 * 1024 * 1024
 _MOST_ROWS: Final = 1_000
 KEY_LIFE_MS: Final = 30 * 24 * 3600 * 1000
 
-_RUN_COLUMNS = {
+_PLAIN_COLUMNS = {
     "id": Id,
     "task": Text(),
     "queue": Text(),
@@ -67,6 +67,8 @@ _RUN_COLUMNS = {
     "retry": Text(),
     "timeout_ms": Number,
     "traceparent": Text(),
+}
+_RUN_COLUMNS = _PLAIN_COLUMNS | {
     "rerun_of": Id,
     "delay_ms": Number,
     "run_at_us": Number,
@@ -97,24 +99,19 @@ def enqueue(
         RunNotFoundError: A run is to come after one that is not there; nothing is inserted.
     """
     _check_predecessors(tx, new)
-    owners = _own_keys(tx, new)
-    owner_of = {run.id: RunId(owners.get((run.task, run.key), run.id)) for run in new}
-    mine = [_name_predecessors(run, owner_of) for run in new if owner_of[run.id] == run.id]
+    others = _owned_by_others(tx, new)
+    mine = [run for run in new if run.id not in others] if others else new
+    if any(run.after for run in mine):
+        mine = [_name_predecessors(run, others) for run in mine]
     due: dict[str, int | None] = {}
     for part in _parts(mine):
         due |= _insert(tx, part, reach, rerun_of)
-    answers = []
-    for run in new:
-        owner = owner_of[run.id]
-        answers.append(
-            Enqueued(
-                run_id=owner,
-                queue=run.queue,
-                created=owner == run.id,
-                due_in_ms=due.get(run.id) if owner == run.id else None,
-            )
-        )
-    return answers
+    return [
+        Enqueued(others[run.id], run.queue, created=False)
+        if run.id in others
+        else Enqueued(run.id, run.queue, created=True, due_in_ms=due.get(run.id))
+        for run in new
+    ]
 
 
 def hints_of(
@@ -151,8 +148,8 @@ def reset_key(tx: Tx, task: str, key: str) -> bool:
     return tx.write(_reset_key, task=task, key=key) > 0
 
 
-def _own_keys(tx: Tx, new: Sequence[NewRun]) -> dict[tuple[str, str | None], str]:
-    """Take the keys that are free or expired; return each key's owner."""
+def _owned_by_others(tx: Tx, new: Sequence[NewRun]) -> dict[RunId, RunId]:
+    """Take the keys that are free or expired; return the owner where it is another run."""
     first: dict[tuple[str, str | None], NewRun] = {}
     for run in new:
         if run.key is not None:
@@ -170,11 +167,12 @@ def _own_keys(tx: Tx, new: Sequence[NewRun]) -> dict[tuple[str, str | None], str
     # It locks the keys that have an owner too, so none can be reset before the next statement reads
     # who owns them. (The upsert's own snapshot is older than an owner that it had to wait for.)
     tx.write(_take_keys, batch=batch, life_ms=KEY_LIFE_MS)
-    owners: dict[tuple[str, str | None], str] = {}
+    owners: dict[tuple[str, str | None], RunId] = {}
     for task, key, owner, fingerprint in tx.fetch(_key_owners, batch=batch):
         _compare(first[task, key], str(owner), fingerprint)
-        owners[task, key] = str(owner)
-    return owners
+        owners[task, key] = RunId(str(owner))
+    owned = ((run.id, owners.get((run.task, run.key), run.id)) for run in new)
+    return {run_id: owner for run_id, owner in owned if owner != run_id}
 
 
 def _check_predecessors(tx: Tx, new: Sequence[NewRun]) -> None:
@@ -194,11 +192,11 @@ def _check_predecessors(tx: Tx, new: Sequence[NewRun]) -> None:
         known.add(run.id)
 
 
-def _name_predecessors(run: NewRun, owner_of: Mapping[RunId, RunId]) -> NewRun:
+def _name_predecessors(run: NewRun, others: Mapping[RunId, RunId]) -> NewRun:
     """Return a run that names each run that it comes after once: a key's owner where it has one."""
     if not run.after:
         return run
-    return replace(run, after=tuple(dict.fromkeys(owner_of.get(each, each) for each in run.after)))
+    return run._replace(after=tuple(dict.fromkeys(others.get(each, each) for each in run.after)))
 
 
 def _compare(run: NewRun, owner: str, fingerprint: str | None) -> None:
@@ -225,35 +223,11 @@ def _parts(new: Sequence[NewRun]) -> Iterator[Sequence[NewRun]]:
 def _insert(
     tx: Tx, new: Sequence[NewRun], reach: Reach, rerun_of: RunId | None
 ) -> dict[str, int | None]:
-    """Insert runs; return for each the time until it is due, None where it is ready."""
-    batch = json.dumps(
-        [
-            {
-                "id": run.id,
-                "task": run.task,
-                "queue": run.queue,
-                "payload": run.payload,
-                "priority": run.priority,
-                "key": run.key,
-                "session": run.session,
-                "tags": json.dumps(run.tags) if run.tags else None,
-                "retry": run.retry.to_json(),
-                "timeout_ms": run.timeout_ms,
-                "traceparent": run.traceparent,
-                "rerun_of": rerun_of,
-                "delay_ms": run.delay_ms,
-                "run_at_us": None if run.run_at is None else to_micros(run.run_at),
-                "deadline_ms": run.deadline_ms,
-                "reach_ms": reach(run.queue),
-                "parent_id": run.parent,
-                "keep": run.keep if run.parent is not None else None,
-                "on_failure": run.on_failure,
-                "blockers": len(run.after),
-            }
-            for run in new
-        ],
-        separators=(",", ":"),
-    )
+    """Insert runs; return for each that may not be ready the time until it is due, else None."""
+    if rerun_of is None and all(map(_is_plain, new)):
+        _insert_plain(tx, new)
+        return {}
+    batch = _document([_row(run) | _placing(run, reach, rerun_of) for run in new])
     if tx.dialect.one_statement:
         rows = tx.fetch(_insert_both, batch=batch)
     else:
@@ -278,6 +252,72 @@ def _insert(
         before = json.dumps([run.id for run in new if run.id not in due])
         due |= {str(row.id): row.due_in for row in tx.fetch(_due_of, ids=before)}
     return due
+
+
+def _insert_plain(tx: Tx, new: Sequence[NewRun]) -> None:
+    """Insert runs that are ready at once and depend on no others: the most frequent case.
+
+    No row comes back. Those that a try inserted whose answer was lost were ready too.
+    """
+    batch = _document([_row(run) for run in new])
+    if tx.dialect.one_statement:
+        tx.write(_insert_both_plain, batch=batch)
+    else:
+        fresh = [row[0] for row in tx.fetch(_insert_runs_plain, batch=batch)]
+        tx.write(_insert_live_plain, fresh=json.dumps(fresh))
+
+
+def _is_plain(run: NewRun) -> bool:
+    return (
+        run.delay_ms == 0
+        and run.run_at is None
+        and run.deadline_ms is None
+        and run.parent is None
+        and not run.after
+    )
+
+
+def _row(run: NewRun) -> dict[str, Any]:
+    """Return what the table of runs keeps of one; what is null is left out."""
+    row: dict[str, Any] = {
+        "id": run.id,
+        "task": run.task,
+        "queue": run.queue,
+        "payload": run.payload,
+        "priority": run.priority,
+    }
+    if run.key is not None:
+        row["key"] = run.key
+    if run.session is not None:
+        row["session"] = run.session
+    if run.tags:
+        row["tags"] = json.dumps(run.tags)
+    if run.retry is not DEFAULT_RETRY:
+        row["retry"] = run.retry.to_json()
+    if run.timeout_ms is not None:
+        row["timeout_ms"] = run.timeout_ms
+    if run.traceparent is not None:
+        row["traceparent"] = run.traceparent
+    return row
+
+
+def _placing(run: NewRun, reach: Reach, rerun_of: RunId | None) -> dict[str, Any]:
+    """Return what says when a run is due, and on whom it depends."""
+    return {
+        "rerun_of": rerun_of,
+        "delay_ms": run.delay_ms,
+        "run_at_us": None if run.run_at is None else to_micros(run.run_at),
+        "deadline_ms": run.deadline_ms,
+        "reach_ms": reach(run.queue),
+        "parent_id": run.parent,
+        "keep": run.keep if run.parent is not None else None,
+        "on_failure": run.on_failure,
+        "blockers": len(run.after),
+    }
+
+
+def _document(rows: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps(rows, separators=(",", ":"))
 
 
 # -- statements ----------------------------------------------------------------------------------
@@ -324,20 +364,18 @@ def _reset_key(d: Dialect) -> Executable:
     )
 
 
-def _runs_from(d: Dialect, u: FromClause) -> Any:
+def _runs_from(d: Dialect, u: FromClause, columns: Sequence[str]) -> Any:
+    """Return the insert of a batch's immutable parts; what is there already is left alone."""
     insert = upsert(d, runs).from_select(
-        [
-            "id", "task", "queue", "payload", "priority", "key", "session", "tags", "retry",
-            "timeout_ms", "traceparent", "rerun_of", "parent_id", "keep", "on_failure",
-            "created_at",
-        ],
-        select(
-            u.c.id, u.c.task, u.c.queue, u.c.payload, u.c.priority, u.c.key, u.c.session,
-            u.c.tags, u.c.retry, u.c.timeout_ms, u.c.traceparent, u.c.rerun_of, u.c.parent_id,
-            u.c.keep, u.c.on_failure, d.clock,
-        ).where(true() if d.one_statement else literal_column("1 = 1")),
-    )  # fmt: skip
-    return insert.on_conflict_do_nothing(index_elements=["id"]).returning(runs.c.id)
+        [*columns, "created_at"],
+        select(*(u.c[name] for name in columns), d.clock).where(
+            true() if d.one_statement else literal_column("1 = 1")
+        ),
+    )
+    return insert.on_conflict_do_nothing(index_elements=["id"])
+
+
+_STORED = [*_PLAIN_COLUMNS, "rerun_of", "parent_id", "keep", "on_failure"]
 
 
 def _live_rows(d: Dialect, u: FromClause, fresh: ColumnElement[bool]) -> Select[Any]:
@@ -447,7 +485,7 @@ def _line_up(d: Dialect) -> Executable:
 
 def _insert_both(d: Dialect) -> Executable:
     u = d.rows("batch", _RUN_COLUMNS)
-    fresh = _runs_from(d, u).cte("fresh")
+    fresh = _runs_from(d, u, _STORED).returning(runs.c.id).cte("fresh")
     rows = _live_rows(d, u, u.c.id.in_(select(fresh.c.id)))
     return (
         postgresql.insert(live)
@@ -458,7 +496,9 @@ def _insert_both(d: Dialect) -> Executable:
 
 
 def _insert_runs(d: Dialect) -> Executable:
-    statement: Executable = _runs_from(d, d.rows("batch", _RUN_COLUMNS))
+    statement: Executable = _runs_from(d, d.rows("batch", _RUN_COLUMNS), _STORED).returning(
+        runs.c.id
+    )
     return statement
 
 
@@ -469,6 +509,53 @@ def _insert_live(d: Dialect) -> Executable:
         sqlite.insert(live)
         .from_select(_LIVE_COLUMNS, rows)
         .returning(live.c.id, _due_in(d).label("due_in"))
+    )
+
+
+# A plain batch is read once: the live rows are made of the immutable ones.
+
+
+def _insert_both_plain(d: Dialect) -> Executable:
+    u = d.rows("batch", _PLAIN_COLUMNS)
+    fresh = _runs_from(d, u, list(_PLAIN_COLUMNS)).returning(*_plain_parts(runs)).cte("fresh")
+    rows = _plain_live_rows(fresh)
+    return postgresql.insert(live).from_select(list(rows.selected_columns.keys()), rows)
+
+
+def _insert_runs_plain(d: Dialect) -> Executable:
+    u = d.rows("batch", _PLAIN_COLUMNS)
+    statement: Executable = _runs_from(d, u, list(_PLAIN_COLUMNS)).returning(runs.c.id)
+    return statement
+
+
+def _insert_live_plain(d: Dialect) -> Executable:
+    fresh = select(*_plain_parts(runs)).where(d.one_of(runs.c.id, "fresh")).subquery("fresh")
+    rows = _plain_live_rows(fresh)
+    return sqlite.insert(live).from_select(list(rows.selected_columns.keys()), rows)
+
+
+def _plain_parts(t: Table) -> list[ColumnElement[Any]]:
+    return [t.c.id, t.c.queue, t.c.task, t.c.priority, t.c.session, t.c.created_at]
+
+
+def _plain_live_rows(fresh: FromClause) -> Select[Any]:
+    """Return the live rows of runs that are ready."""
+    f = fresh.c
+    return select(
+        f.id,
+        f.queue,
+        f.task,
+        literal_column("'ready'").label("state"),
+        (literal_column("100", BigInteger) - f.priority).label("rank"),
+        f.created_at.label("ready_at"),
+        false().label("wake_sent"),
+        literal_column("1").label("attempt"),
+        literal_column("0").label("fence"),
+        literal_column("0").label("inbox"),
+        literal_column("0").label("hand_backs"),
+        literal_column("0").label("active_ms"),
+        f.session,
+        case((f.session.is_(null()), null()), else_=f.created_at).label("line_at"),
     )
 
 

@@ -6,7 +6,6 @@ Source: docs/design.md, section 7.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workhorse.domain.boundaries import Boundary, BoundaryKind, Delivered, NewBoundary, Wait
@@ -151,7 +150,7 @@ def check_child(replay: Replay, name: str, spec: ChildWait) -> str:
 def new_run(replay: Replay, spec: ChildWait, payload: str) -> NewRun:
     """Return the run of a child, its options checked."""
     run = checked_run(spec.task, payload, replay.now(), **spec.options)
-    return replace(run, parent=replay.lease.run_id, keep=spec.on_parent_end == "keep")
+    return run._replace(parent=replay.lease.run_id, keep=spec.on_parent_end == "keep")
 
 
 def _mark(task: str, payload: str) -> str:

@@ -6,26 +6,11 @@ so that a program which enqueues and works in one process does not wait for its 
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
-from workhorse.domain.sightings import Fate
-from workhorse.ports import LaneContext, Message, Outgoing, SendReport
-
-
-class _Bell:
-    """Counts the rings for one queue; who waits is woken when the count has moved."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.rings = 0
-
-    def ring(self) -> None:
-        with self.changed:
-            self.rings += 1
-            self.changed.notify_all()
+from lanes.bells import Belfry, BellReceiver
+from workhorse.ports import LaneContext, Outgoing, SendReport
 
 
 class PollingLane:
@@ -34,10 +19,7 @@ class PollingLane:
     carries_messages = False
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._bells: dict[str, _Bell] = {}
-        self._receivers: set[PollingReceiver] = set()
-        self._closed = False
+        self._belfry = Belfry()
 
     @classmethod
     def open(cls, context: LaneContext) -> Self:
@@ -48,22 +30,16 @@ class PollingLane:
         """Wake the receivers of the queues in this process; there is nobody else to tell."""
         # A delayed wakeup is for later: whoever scans then needs no bell now.
         for queue in {each.wakeup.queue for each in outgoing if each.delay_ms <= 0}:
-            self._bell(queue).ring()
+            self._belfry.ring(queue)
         return SendReport(sent=len(outgoing))
 
     async def send_async(self, outgoing: Sequence[Outgoing]) -> SendReport:
         """As `send`, which holds its locks for a moment only."""
         return self.send(outgoing)
 
-    def receiver(self, queue: str) -> PollingReceiver:
+    def receiver(self, queue: str) -> BellReceiver:
         """Return a receiver, to wait with."""
-        receiver = PollingReceiver(self._bell(queue), self._receivers.discard)
-        with self._lock:
-            self._receivers.add(receiver)
-            closed = self._closed
-        if closed:
-            receiver.close()
-        return receiver
+        return self._belfry.receiver(queue)
 
     def reach_ms(self, queue: str) -> int:
         """Return 0: no wakeup can be delayed, timers wait for maintenance."""
@@ -79,44 +55,4 @@ class PollingLane:
 
     def close(self) -> None:
         """End the waits of all receivers."""
-        with self._lock:
-            self._closed = True
-            receivers = list(self._receivers)
-        for receiver in receivers:
-            receiver.close()
-
-    def _bell(self, queue: str) -> _Bell:
-        with self._lock:
-            return self._bells.setdefault(queue, _Bell())
-
-
-class PollingReceiver:
-    """Waits, and never has a message."""
-
-    def __init__(self, bell: _Bell, on_close: Callable[[PollingReceiver], None]) -> None:
-        self._bell = bell
-        self._on_close = on_close
-        self._heard = bell.rings
-        self._closed = False
-
-    def receive(self, limit: int, wait_ms: int) -> Sequence[Message]:
-        """Wait up to `wait_ms`, or until something was enqueued since the last call ended."""
-        deadline = time.monotonic() + wait_ms / 1000
-        with self._bell.changed:
-            while not self._closed and self._bell.rings == self._heard:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                self._bell.changed.wait(left)
-            self._heard = self._bell.rings
-        return []
-
-    def settle(self, fates: Sequence[tuple[Message, Fate]]) -> None:
-        """Do nothing: there are no messages."""
-
-    def close(self) -> None:
-        """End a wait that is under way."""
-        with self._bell.changed:
-            self._closed = True
-            self._bell.changed.notify_all()
-        self._on_close(self)
+        self._belfry.close()

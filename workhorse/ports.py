@@ -161,7 +161,11 @@ def announce_of(lane: Lane) -> Announce | None:
 
 
 class BellLine(Protocol):
-    """One connection that hears bells. Used by one thread, but for `interrupt`."""
+    """One connection that rings and hears bells, one for each queue; of one store.
+
+    Used by one thread, but for `interrupt`. Whatever raises `StoreUnavailableError` here has ended
+    the line: it is to be closed, and another opened.
+    """
 
     def hear(self, queues: Collection[str], wait_ms: float) -> Collection[str]:
         """Return the queues, of these, whose bells were rung since the last call.
@@ -170,7 +174,15 @@ class BellLine(Protocol):
         as rung: what was rung earlier went by unheard.
 
         Raises:
-            StoreUnavailableError: The line is dead; it is to be closed, and another opened.
+            StoreUnavailableError: The line is dead.
+        """
+        ...
+
+    def ring(self, queues: Collection[str]) -> None:
+        """Ring the bells of queues, now: whoever listens hears it, this line too.
+
+        Raises:
+            StoreUnavailableError: The line is dead; the bells may have been rung.
         """
         ...
 
@@ -184,18 +196,18 @@ class BellLine(Protocol):
 
 
 class Bells(Protocol):
-    """A bell for each queue, which is rung and heard through the store's database."""
+    """The bells of a store's queues, which its database rings and hears."""
 
     def ring(self, queues: Collection[str]) -> None:
-        """Ring the bells of queues now, in a transaction of its own.
+        """Ring the bells of queues over the store's own connections, as an enqueue does.
 
         Raises:
-            StoreUnavailableError: The database did not answer; it is not tried again here.
+            StoreUnavailableError: The database did not answer.
         """
         ...
 
     def open_line(self) -> BellLine:
-        """Open a line, over a connection of its own.
+        """Open a line, over a connection of its own; it takes seconds at most.
 
         Raises:
             StoreUnavailableError: The database did not answer.

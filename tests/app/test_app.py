@@ -66,7 +66,7 @@ def test_making_an_app_and_its_tasks_opens_nothing(monkeypatch: pytest.MonkeyPat
         assert double.prepare(2).run.task == "double"
         assert app.run("0197c5a0-7b5e-7c7b-9f5d-1d4c3a1b2c3d").created is False
         assert repr(app) == "<Workhorse with 1 tasks, lane carrier-pigeon>"
-        with pytest.raises(ConfigurationError, match="memory, polling, sqs"):
+        with pytest.raises(ConfigurationError, match="memory, notify, polling, sqs"):
             _ = app.lane
 
 

@@ -101,7 +101,7 @@ def bells_of(store: Store, listen_url: str | None) -> Bells | None:
     """Return the bells of a store's database; None where it has none, which is on SQLite.
 
     Args:
-        store: Rings, over its pool.
+        store: The store.
         listen_url: What lines connect to, where that is not the store's own address.
 
     Raises:
@@ -119,7 +119,7 @@ def bells_of(store: Store, listen_url: str | None) -> Bells | None:
 
 
 class PostgresBells:
-    """Rings over a store's pool, and hears over connections of their own.
+    """Rings over a store's pool, and opens lines to its database.
 
     Args:
         store: The store.
@@ -131,7 +131,7 @@ class PostgresBells:
         self._target = target
 
     def ring(self, queues: Collection[str]) -> None:
-        """Ring the bells of queues now, in a transaction of its own."""
+        """Ring the bells of queues over the store's own connections."""
         self._store.try_once(ring, queues)
 
     def open_line(self) -> PostgresLine:
@@ -142,8 +142,8 @@ class PostgresBells:
 class PostgresLine:
     """A line over a connection of its own, which is asked now and then whether it still answers.
 
-    What waits here waits for the socket, so that a wait has an end whatever the network does, and
-    can be interrupted; psycopg's own calls wait for the server for as long as it takes.
+    Here the socket is waited for, so that each wait has an end whatever the network does, and can
+    be interrupted. psycopg's own calls wait for the server for as long as it takes.
 
     Args:
         target: What to connect to.
@@ -197,6 +197,14 @@ class PostgresLine:
         self._interrupted = False
         return heard
 
+    def ring(self, queues: Collection[str]) -> None:
+        """Ring the bells of queues, now."""
+        names = json.dumps([channel_of(self._schema, queue) for queue in sorted(queues)])
+        try:
+            self._ask("select pg_notify(value, '') from json_array_elements_text($1)", names)
+        except (psycopg.Error, OSError) as error:
+            raise self._dead(error) from error
+
     def interrupt(self) -> None:
         """End a wait that is under way, or the next one, at once; from any thread."""
         with suppress(OSError):  # it is closed, or has been interrupted often enough
@@ -225,9 +233,12 @@ class PostgresLine:
         self._queues = wanted
         return {wanted[channel] for channel in new}
 
-    def _ask(self, sql: str) -> None:
+    def _ask(self, sql: str, *params: str) -> None:
         until = time.monotonic() + self._answer_s
-        self._pg.send_query(sql.encode())
+        if params:
+            self._pg.send_query_params(sql.encode(), [value.encode() for value in params])
+        else:  # several statements in one, which takes no parameters
+            self._pg.send_query(sql.encode())
         while self._pg.flush():
             self._wait_for_answer(until)
         while True:

@@ -5,6 +5,7 @@ Source: docs/design.md, sections 2 and 6; docs/cases.md, case 17.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from workhorse.errors import (
     BoundaryLimitExceededError,
     CheckpointConflictError,
     ChildFailedError,
+    LeaseLostError,
     NonRetryableError,
     TokenNotFoundError,
     TransactionMisuseError,
@@ -22,6 +24,7 @@ from workhorse.errors import (
     WaitLimitExceededError,
     WaitTimeoutError,
 )
+from workhorse.handlers.signals import Stopped, Suspended
 from workhorse.handlers.tracebacks import fit, render, text_of, type_name
 
 if TYPE_CHECKING:
@@ -46,6 +49,11 @@ _NOT_RETRYABLE: Final = (
     WaitTimeoutError,
     ChildFailedError,
 )
+
+STOPS: Final = (asyncio.CancelledError, Stopped, LeaseLostError)
+"""What a handler raises that was told to stop, or has lost its lease."""
+ENDS: Final = (*STOPS, Suspended)
+"""These, and what ends an activation at a wait."""
 
 
 def describe(error: object) -> Failure:
@@ -76,6 +84,13 @@ def reason_for(task: Task[Any, Any] | None, error: BaseException) -> Reason:
     if any(isinstance(part, final) for part in _parts(error)):
         return Reason.NOT_RETRYABLE
     return Reason.ERROR
+
+
+def tells_of(kinds: tuple[type[BaseException], ...], error: BaseException) -> bool:
+    """Return whether an error is of one of these types, or a group that holds one."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(kinds) is not None
+    return isinstance(error, kinds)
 
 
 def _parts(error: BaseException) -> Iterator[BaseException]:

@@ -15,6 +15,7 @@ from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import DEFAULT_PRIORITY
 from workhorse.errors import ConfigurationError, UnknownTaskError
 from workhorse.handlers.context import AsyncContext, Context
+from workhorse.handlers.places import check_named
 from workhorse.handlers.producing import Producer, check_limit, check_retry
 from workhorse.handlers.signatures import Signature
 from workhorse.handlers.tasks import Task, TaskOptions
@@ -252,6 +253,7 @@ def _executor(given: object, signature: Signature, batch: object) -> Literal["pr
             f"{signature.where}: a batch is handled in the worker's own process; leave `batch` or "
             "`executor` out"
         )
+    check_named(signature)
     return "process"
 
 

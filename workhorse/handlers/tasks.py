@@ -243,9 +243,14 @@ class Task(Generic[P, R]):
         """Resolve the handler's annotations and build its codecs, which otherwise waits for use.
 
         Raises:
-            ConfigurationError: An annotation names nothing, or is no type that JSON can carry.
+            ConfigurationError: An annotation names nothing, or is no type that JSON can carry; or
+                another process is to call the handler, and would not find it.
         """
         _ = self._payload_codec, self._result_codec
+        if self.executor == "process":
+            from workhorse.handlers.places import place_of  # it knows tasks
+
+            place_of(self)
 
     @cached_property
     def _payload_codec(self) -> Codec:

@@ -51,11 +51,15 @@ class Endings:
         self._pace = pace
         self._counters = counters
 
-    def set_limit(self, activation: Activation) -> bool:
-        """Decide when the activation's time is over; False when it never is."""
+    def set_limit(self, activation: Activation, *, begins: bool = True) -> bool:
+        """Decide when the activation's time is over; False when it never is.
+
+        Args:
+            begins: Whether the handler is called now; else its own time begins by `begun`.
+        """
         claimed = activation.claimed
         left: list[tuple[float, Reason]] = []
-        if claimed.timeout_ms is not None:
+        if claimed.timeout_ms is not None and begins:
             active = self._pace.now_ms() + max(0, claimed.timeout_ms - claimed.active_ms)
             left.append((active, Reason.TIMEOUT))
         if claimed.deadline_in_ms is not None:
@@ -64,6 +68,16 @@ class Endings:
         if left:
             activation.limit_ms, activation.limit_kind = min(left)
         return bool(left)
+
+    def begun(self, activation: Activation) -> bool:
+        """Let the time of the attempt run from now on; False where it has no limit."""
+        claimed = activation.claimed
+        if claimed.timeout_ms is None:
+            return False
+        limit_ms = self._pace.now_ms() + max(0, claimed.timeout_ms - claimed.active_ms)
+        if limit_ms < activation.limit_ms:
+            activation.limit_ms, activation.limit_kind = limit_ms, Reason.TIMEOUT
+        return True
 
     def out_of_time(self, activation: Activation) -> None:
         """End an activation whose time, or whose run's, has run out."""

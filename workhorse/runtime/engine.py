@@ -2,8 +2,8 @@
 
 It knows nothing of queues and lanes, so that a worker, `process_run` and whoever brings runs from
 elsewhere share it. Threads: the writer, the publisher, the heartbeat, the monitor, the event loop
-(once an async handler comes), one for each plain handler that is running, and up to five for
-`ctx.transaction`.
+(once an async handler comes), one for each plain handler that is running, one for those that run in
+processes of their own, and up to five for `ctx.transaction`.
 
 Source: docs/design.md, section 6.
 """
@@ -34,6 +34,7 @@ from workhorse.runtime.loops import Loop
 from workhorse.runtime.monitor import Monitor
 from workhorse.runtime.options import WorkerOptions
 from workhorse.runtime.pace import Pace
+from workhorse.runtime.processes.executor import ProcessExecutor
 from workhorse.runtime.publisher import Publisher
 from workhorse.runtime.recorder import Recorders
 from workhorse.runtime.reporting import Reports
@@ -89,7 +90,12 @@ class Engine:
             pace=pace, counters=counters,
         )  # fmt: skip
         self._plain = ThreadExecutor(self._concluded, hand_back=self.hand_back, pace=pace)
-        self._executors: tuple[Executor, ...] = (self.loop, self._plain)
+        self._processes = ProcessExecutor(
+            self._concluded, hand_back=self.hand_back, begun=self._begun, registry=registry,
+            processes=options.processes, cancel_wait_ms=options.cancel_wait_ms,
+            now=heartbeat_store.about_now, pace=pace,
+        )  # fmt: skip
+        self._executors: tuple[Executor, ...] = (self.loop, self._plain, self._processes)
         self._writer = Writer(
             calls, reach=reach, settled=self._settled, published=self.publisher.put,
             post=self.loop.post, pace=pace,
@@ -229,8 +235,11 @@ class Engine:
 
     def dispatch(self, activations: Sequence[Activation]) -> None:
         """Call the handlers."""
-        # A list: each has its limit set.
-        if any([self._endings.set_limit(each) for each in activations]):  # noqa: C419
+        later = self._processes  # it says itself when a handler is called
+        limits = [
+            self._endings.set_limit(each, begins=each.executor is not later) for each in activations
+        ]
+        if any(limits):
             self._monitor.wake()
         shares: dict[Executor, list[Activation]] = {}
         for each in activations:
@@ -242,7 +251,14 @@ class Engine:
                 self.hand_back(share)
 
     def _executor_of(self, task: Task[Any, Any]) -> Executor:
-        return self.loop if task.is_async else self._plain
+        if task.is_async:
+            return self.loop
+        in_process = task.executor == "process" and self._options.processes != 0
+        return self._processes if in_process else self._plain
+
+    def _begun(self, activation: Activation) -> None:
+        if self._endings.begun(activation):
+            self._monitor.wake()
 
     def hand_back(self, activations: Sequence[Activation]) -> None:
         """Give up runs whose handlers were not called."""

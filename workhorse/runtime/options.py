@@ -48,7 +48,11 @@ class WorkerOptions:
     blocked_ms: int = 1_000
     """How long the event loop may not answer before the handler that blocks it is named."""
     cancel_wait_ms: int = 5_000
-    """How long the tasks of a cancelled async handler are waited for."""
+    """How long the tasks of a cancelled async handler are waited for, and a handler in a process of
+    its own, before that is killed."""
+    processes: int | None = None
+    """The most processes of handlers; None takes one for each core. 0 is for tests: these handlers
+    are called in threads."""
     store_call_ms: int = 20_000
     """A statement without an answer for so long has its connection thrown away."""
     health_host: str = "127.0.0.1"

@@ -8,24 +8,19 @@ Source: docs/design.md, sections 2 and 6.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, assert_never
 
 from workhorse.domain.outcomes import Failed, HandedBack, Outcome, Succeeded
 from workhorse.domain.outcomes import Suspended as SuspendedAt
 from workhorse.domain.runs import Failure, Reason
 from workhorse.domain.transitions import LEASE_EXPIRED
-from workhorse.errors import LeaseLostError
-from workhorse.handlers.failures import describe, reason_for
-from workhorse.handlers.signals import Stopped, StopReason, Suspended
+from workhorse.handlers.failures import ENDS, STOPS, describe, reason_for, tells_of
+from workhorse.handlers.signals import StopReason
 from workhorse.runtime.activation import Activation
 from workhorse.store.sweeping import DEADLINE_PASSED
 
 TIMED_OUT: Final = Failure("AttemptTimeout", "the attempt's active time ran out")
 CANCELLED: Final = Failure("Cancelled", "the run was cancelled while its handler was running")
-
-_STOPS: Final = (asyncio.CancelledError, Stopped, LeaseLostError)
-_ENDS: Final = (*_STOPS, Suspended)
 
 
 def of_value(activation: Activation, value: object) -> Outcome:
@@ -44,10 +39,10 @@ def of_error(activation: Activation, error: BaseException) -> Outcome:
     """Return the outcome of a handler that raised, or whose payload does not fit it."""
     decided = of_state(activation)
     if decided is not None:
-        activation.swallowed = isinstance(decided, SuspendedAt) and not _tells_of(_ENDS, error)
+        activation.swallowed = isinstance(decided, SuspendedAt) and not tells_of(ENDS, error)
         return decided
     stop = activation.core.cancelled.reason or activation.core.stopping.reason
-    if stop is not None and (_tells_of(_STOPS, error) or _uprooted_by(activation, stop)):
+    if stop is not None and (tells_of(STOPS, error) or _uprooted_by(activation, stop)):
         return of_stop(stop)
     return Failed(describe(error), reason_for(activation.task, error))
 
@@ -61,7 +56,7 @@ def failed_beside(activation: Activation, error: BaseException) -> bool:
     core = activation.core
     if not core.suspension or core.suspended or core.cancelled or core.stopping:
         return False
-    return not _tells_of(_ENDS, error)
+    return not tells_of(ENDS, error)
 
 
 def of_state(activation: Activation) -> Outcome | None:
@@ -107,9 +102,3 @@ def of_limit(limit: Reason) -> Outcome:
 def _uprooted_by(activation: Activation, stop: StopReason) -> bool:
     # Once its tasks were cancelled for a shutdown, whatever a handler raises comes of that.
     return activation.uprooted and stop is StopReason.SHUTDOWN
-
-
-def _tells_of(kinds: tuple[type[BaseException], ...], error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(kinds) is not None
-    return isinstance(error, kinds)

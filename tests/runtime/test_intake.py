@@ -356,6 +356,35 @@ def test_a_stop_shows_what_was_received_again(rig: Rig, mail: Mail) -> None:
     store.close()
 
 
+def test_while_scans_find_the_runs_few_messages_are_received_beside_them(
+    rig: Rig, mail: Mail
+) -> None:
+    """Free slots do not wait for a broker whose messages name what the scan takes anyway."""
+    asked: list[tuple[int, int]] = []
+    opened = mail.lane.receiver
+
+    def receiver(queue: str) -> Any:
+        made = opened(queue)
+        original = made.receive
+
+        def receive(limit: int, wait_ms: int) -> Sequence[Message]:
+            asked.append((limit, wait_ms))
+            return original(limit, wait_ms)
+
+        made.receive = receive  # type: ignore[method-assign]
+        return made
+
+    mail.lane.receiver = receiver  # type: ignore[method-assign]
+    rig.enqueue_many("t", 120, wake=True)
+    rig.worker(concurrency=20).start()
+
+    eventually(lambda: rig.count(Metric.RUNS_SETTLED, "succeeded") == 120)
+    eventually(lambda: mail.gone)
+    beside = [limit for limit, wait_ms in asked if wait_ms == 0]
+    assert beside
+    assert max(beside) <= 10
+
+
 # -- scans ---------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,12 @@ _log = get_logger("worker")
 
 _CROWDED_S: Final = 0.5
 """How long messages wait for a slot that another queue was quicker to take."""
+_BESIDE_A_SCAN: Final = 10
+"""The most messages that are taken while a scan is due, which finds what they name by itself.
+
+A broker's calls cost more than a claim does, and slots that are free now are not kept waiting for
+them. One call still keeps up with producers that send a wakeup for ten runs.
+"""
 _GLANCE_MS: Final = 1_000
 """How often a queue that is scanned without a pause looks for messages too."""
 
@@ -172,7 +178,8 @@ class Intake:
                 return
         elif due_in > 0 or self._messages_came or now - self._received_at >= _GLANCE_MS:
             wait = min(self._options.long_poll_ms, max(0.0, due_in))
-            messages = self._receive(receiver, min(free, LARGEST_CLAIM), wait)
+            most = LARGEST_CLAIM if wait > 0 else _BESIDE_A_SCAN
+            messages = self._receive(receiver, min(free, most), wait)
             if self._ended.is_set():
                 receiver.settle([(message, AT_ONCE) for message in messages])
                 return

@@ -62,6 +62,10 @@ coverage: setup ## run the tests and show the lines and branches they leave out
 bench: setup ## measure throughput and latency; writes benchmarks/results/latest.json
 	@exec $(python) -m benchmarks $(ARGS)
 
+.PHONY: bench-compare
+bench-compare: setup ## measure beside other libraries, installed into .bench/; half an hour
+	@exec $(python) -m benchmarks.compare $(ARGS)
+
 .PHONY: bench-timers
 bench-timers: setup ## measure how late sleeping runs go on; takes two minutes
 	@exec $(python) -m benchmarks.timers $(ARGS)
@@ -72,6 +76,6 @@ lock: ## write requirements/dev.txt anew; needs uv (ARGS=--upgrade takes newer v
 
 .PHONY: clean
 clean: ## remove what the targets made, but for results of benchmarks
-	rm -rf .venv .setup.lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
+	rm -rf .venv .bench .setup.lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
 	  .hypothesis .coverage htmlcov build dist .workhorse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

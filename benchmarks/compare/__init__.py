@@ -1,0 +1,1 @@
+"""`make bench-compare`: Workhorse beside its peers, each by its public API, in one session."""

@@ -194,7 +194,9 @@ class Keeper:
                 kept_s = needed_at + self._timing.keep_s - time.monotonic()
                 if kept_s <= 0:
                     return
-                if wait_ms is None:
+                if self._trouble is not None:
+                    wait_ms = 0  # that the line is there again is to be known at once
+                elif wait_ms is None:
                     wait_ms = _LONGEST_WAIT_MS if awaited else kept_s * 1000
                 self._tell_rung(line.hear(awaited, wait_ms))
         except BaseException as error:

@@ -137,3 +137,84 @@ def test_a_sweep_that_is_started_anew_looks_at_the_head_first() -> None:
     assert sweep.due_in(60) <= 0
     assert page(sweep, 60, full(C)) is HEAD
     assert page(sweep, 110, end()) == B
+
+
+# -- rings ---------------------------------------------------------------------------------------
+
+
+def half(bound: float) -> float:
+    return bound / 2
+
+
+def vain_rings(sweep: Sweep, count: int) -> None:
+    for _ in range(count):
+        sweep.rung(0)
+        page(sweep, 0, end())
+
+
+def test_a_ring_makes_a_page_due_at_once_and_from_the_head() -> None:
+    sweep = polling()
+    page(sweep, 0, full(A, claimed=3))
+
+    sweep.rung(10)
+
+    assert sweep.due_in(10) <= 0
+    assert not sweep.pausing
+    assert sweep.start(10) is HEAD
+
+
+def test_rings_that_lead_to_nothing_are_answered_later_and_later() -> None:
+    """A herd that hears each ring needs one worker to come; the others leave it to that one."""
+    waits = []
+    for vain in range(14):
+        sweep = polling(draw=half)
+        vain_rings(sweep, vain)
+        sweep.rung(0)
+        waits.append(max(0.0, sweep.due_in(0)))
+        assert sweep.pausing == (vain >= 2)
+
+    assert waits == [0, 0, 0.5, 1, 2, 4, 8, 16, 32, 50, 50, 50, 50, 50]
+
+
+def test_a_ring_never_puts_off_a_page_that_is_due_before() -> None:
+    sweep = polling(draw=lambda bound: bound, idle_ms=50)
+    vain_rings(sweep, 12)
+    sweep.rung(0)
+    assert sweep.due_in(0) == 50
+
+    sweep.rung(30)
+
+    assert sweep.due_in(30) == 20
+
+
+def test_who_finds_something_answers_at_once_again() -> None:
+    """Also by a scan that no ring led to."""
+    sweep = polling(draw=half)
+    vain_rings(sweep, 9)
+    page(sweep, 100, end(claimed=1))
+
+    sweep.rung(200)
+
+    assert sweep.due_in(200) <= 0
+
+
+def test_scans_that_no_ring_led_to_are_not_in_vain() -> None:
+    """An idle worker scans once a second anyway; the first ring after an hour is answered."""
+    sweep = polling(draw=half)
+    for now in range(0, 10_000, 1_000):
+        page(sweep, now, end())
+
+    sweep.rung(9_500)
+
+    assert sweep.due_in(9_500) <= 0
+
+
+def test_a_ring_in_vain_does_not_make_an_idle_worker_scan_more_often() -> None:
+    sweep = polling(draw=half)
+    for _ in range(6):
+        page(sweep, 0, end())
+    assert sweep.due_in(0) == 1_000
+
+    vain_rings(sweep, 1)
+
+    assert sweep.due_in(0) == 1_000

@@ -163,8 +163,9 @@ class Intake:
             self._pace.pause(self._ended, self._note_lane_error(error))
         else:
             self._lane_rest.reset()
-            if self._sweep.due_in(self._pace.now_ms()) > 1:
-                self._sweep.start_now()  # it ended early: the lane knows of new work
+            now = self._pace.now_ms()
+            if self._sweep.due_in(now) > 1:
+                self._sweep.rung(now)  # it ended early: the lane knows of new work
 
     def _receive_and_claim(self, receiver: Receiver, free: int) -> None:
         messages: Sequence[Message] = ()

@@ -10,11 +10,18 @@ Source: docs/design.md, sections 4 and 5.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from workhorse.store.claiming import Claim, Cursor
+
+
+_PATIENCE: Final = 2
+"""So many rings may lead to nothing before the next ones are answered later."""
+_LATEST_MS: Final = 100.0
+"""How late a ring is answered at the most."""
 
 
 class Sweep:
@@ -26,6 +33,7 @@ class Sweep:
         head_ms: How often a page starts at the very head.
         net_ms: On a lane with messages: draws the time to the next scan once a sweep has ended.
             None where scans are the only way to find runs.
+        draw: Draws between zero and a bound, for answers that are put off.
     """
 
     def __init__(
@@ -35,16 +43,20 @@ class Sweep:
         idle_ms: float,
         head_ms: float,
         net_ms: Callable[[], float] | None = None,
+        draw: Callable[[float], float] = lambda bound: random.uniform(0, bound),  # noqa: S311
     ) -> None:
         self._poll_ms = poll_ms
         self._idle_ms = max(idle_ms, poll_ms)
         self._head_ms = head_ms
         self._net_ms = net_ms
+        self._draw = draw
         self._next: Cursor | None = None
         self._resume: Cursor | None = None
         self._head_at = float("-inf")
         self._due_at = float("-inf")
         self._rest = poll_ms
+        self._rung = False
+        self._in_vain = 0
         self.pausing = False
         """Whether the time to the next page is a pause that nothing shortens."""
 
@@ -59,6 +71,23 @@ class Sweep:
         self._rest = self._poll_ms
         self.pausing = False
 
+    def rung(self, now: float) -> None:
+        """Say that the lane knows of new work: the next page is due, from the head.
+
+        All workers of a queue hear its bell, and one of them is enough. Whose rings led to nothing
+        lately answers later, and then to several at once; who finds something answers at once.
+        """
+        self._rung = True
+        self._head_at = float("-inf")
+        put_off = self._in_vain - _PATIENCE
+        if put_off < 0:
+            self._due_at = float("-inf")
+            self.pausing = False
+        else:
+            bound = min(_LATEST_MS, 2.0 ** min(put_off, 10))
+            self._due_at = min(self._due_at, now + self._draw(bound))
+            self.pausing = True
+
     def start(self, now: float) -> Cursor | None:
         """Return where the page that is fetched now starts; None is the very head."""
         if self._next is not None and now - self._head_at >= self._head_ms:
@@ -70,6 +99,8 @@ class Sweep:
     def note(self, claim: Claim, *, asked: int, now: float) -> None:
         """Take in what the page brought: the runs of `claim`, where `asked` slots were free."""
         self.pausing = False
+        self._in_vain = 0 if claim.runs else self._in_vain + self._rung
+        self._rung = False
         if len(claim.runs) >= asked:
             # Slots ended before the page did, so the page's start stays the lower bound: what was
             # taken is gone from it, and what is left comes first.

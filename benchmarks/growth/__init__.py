@@ -1,0 +1,1 @@
+"""What claims, renewals, promotion and recovery cost when the tables have grown, or swell."""

@@ -70,6 +70,10 @@ bench-compare: setup ## measure beside other libraries, installed into .bench/; 
 bench-timers: setup ## measure how late sleeping runs go on; takes two minutes
 	@exec $(python) -m benchmarks.timers $(ARGS)
 
+.PHONY: bench-growth
+bench-growth: setup ## measure calls on grown tables (ARGS="--runs 10000000": ten million runs)
+	@exec $(python) -m benchmarks.growth $(ARGS)
+
 .PHONY: lock
 lock: ## write requirements/dev.txt anew; needs uv (ARGS=--upgrade takes newer versions)
 	@sh tools/lock.sh $(ARGS)

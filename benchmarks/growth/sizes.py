@@ -75,7 +75,7 @@ def _round(store: Store, timings: Timings) -> None:
     put(store, BATCH, delay_ms=1)
     time.sleep(0.002)
     due = timings.measure("promote", lambda: store.run(promote))
-    lost = take(store, free=BATCH, scan=False, *(hint.run_id for hint in due.hints), lease_ms=1)
+    lost = take(store, *(hint.run_id for hint in due.hints), free=BATCH, lease_ms=1)
     time.sleep(0.002)
     again = timings.measure(
         "recover", lambda: store.run(recover, reach=reach, draw=random.Random(1))

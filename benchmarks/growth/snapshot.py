@@ -1,8 +1,8 @@
 """Case 15: a fleet at work while somebody holds a snapshot open, and nothing dead can go.
 
-Time is scaled down: what counts is how many runs end under the snapshot. An hour at 200 runs a second
-is 720,000 of them. One worker of the fleet is looked at, by its own clock: it claims every 50 ms, and
-looks at the head of the queue as often as a worker does.
+Time is scaled down: what counts is how many runs end under the snapshot. An hour at 200 runs a
+second is 720,000 of them. One worker of the fleet is looked at, by its own clock: it claims every
+50 ms, and looks at the head of the queue as often as a worker does.
 """
 
 from __future__ import annotations
@@ -110,9 +110,8 @@ class Fleet:
         while len(got) < wanted:
             cursor = sweep.start(self._now)
             asked = wanted - len(got)
-            claim = timings.measure(
-                "claim", lambda: take(self._store, free=asked, scan=True, cursor=cursor)
-            )
+            with timings.timed("claim"):
+                claim = take(self._store, free=asked, scan=True, cursor=cursor)
             sweep.note(claim, asked=asked, now=self._now)
             got += claim.runs
             if not claim.runs:
@@ -161,7 +160,8 @@ def sizes(store: Store) -> Sizes:
     """Return what `live` takes now."""
     sql = text(
         "select pg_table_size(c.oid) / 1048576.0, pg_indexes_size(c.oid) / 1048576.0, n_dead_tup"
-        "  from pg_class c join pg_stat_all_tables s on s.relid = c.oid where c.oid = (:name)::regclass"
+        "  from pg_class c join pg_stat_all_tables s on s.relid = c.oid"
+        " where c.oid = (:name)::regclass"
     )
     with store.engine.connect() as conn:
         table, indexes, dead = conn.execute(sql, {"name": f'"{store.schema}".live'}).one()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.workloads import percentile
+from benchmarks.figures import percentile
 from tests.support.postgres import PostgresServer
 from tests.support.sqs import moto_server
 from workhorse.app import Workhorse

@@ -3,8 +3,8 @@
     python -m benchmarks.peers.NAME ROLE --url URL --count N [--set name=value ...]
 
 `setup` makes the tables. `single` and `bulk` enqueue; `drain` works until nothing is left; `serve`
-works while `call`, in another process, enqueues one job now and then. Each prints a line of JSON.
-With `--flows`, jobs are flows of three steps.
+works while another process enqueues: `call`, one job now and then; `feed`, at a steady rate. Each
+prints a line of JSON. With `--flows`, jobs are flows of three steps.
 
 This module runs in the peers' environments: standard library alone.
 """
@@ -32,6 +32,8 @@ WARM_UP = 10
 """Calls before those whose latency counts."""
 _IDLE_S = (0.08, 0.16)
 """Pauses between calls: drawn, so that they do not march with anybody's polls."""
+_FEED_S = 0.02
+"""How often `feed` enqueues, so many a call as the rate asks for."""
 
 OnJob = Callable[[int], None]
 
@@ -181,6 +183,28 @@ async def _call(entrant: Entrant, count: int) -> dict[str, Any]:
     return {"called_ns": called_ns}
 
 
+async def _feed(entrant: Entrant, count: int, rate: float) -> dict[str, Any]:
+    """Enqueue at a rate, whatever it takes: who falls behind is late by that, and not spared."""
+    called_ns: dict[int, int] = {}
+    calls = 0
+    async with entrant.producer() as producer:
+        await producer.one(0)
+        called_ns[0] = time.monotonic_ns()
+        started_ns = time.monotonic_ns()
+        number = 1
+        while number < count:
+            due_ns = started_ns + int(calls * _FEED_S * 1e9)
+            if (wait_ns := due_ns - time.monotonic_ns()) > 0:
+                await asyncio.sleep(wait_ns / 1e9)
+            calls += 1
+            high = min(count, max(number + 1, int(calls * _FEED_S * rate)))
+            called_ns |= dict.fromkeys(range(number, high), due_ns)
+            await producer.many(range(number, high))
+            number = high
+        seconds = (time.monotonic_ns() - started_ns) / 1e9
+    return {"called_ns": called_ns, "per_s": count / seconds}
+
+
 async def _role(told: argparse.Namespace, entrant: Entrant) -> dict[str, Any]:
     match told.role:
         case "setup":
@@ -196,6 +220,8 @@ async def _role(told: argparse.Namespace, entrant: Entrant) -> dict[str, Any]:
             return await _serve(entrant, told.count)
         case "call":
             return await _call(entrant, told.count)
+        case "feed":
+            return await _feed(entrant, told.count, told.rate)
     raise ValueError(told.role)
 
 
@@ -206,6 +232,7 @@ def main(entrant_class: type[Entrant]) -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--postmaster", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--flows", action="store_true")
     parser.add_argument("--set", action="append", default=[])
     told = parser.parse_args()

@@ -98,9 +98,18 @@ class Session:
         count, self.queued = self.queued, 0
         return self.run("drain", count, flows=flows)
 
-    def latencies_ms(self, pings: int) -> tuple[list[float], float]:
-        """Enqueue now and then while an idle worker serves; return latencies, and its RSS in MB."""
-        count = pings + WARM_UP
+    def latencies_ms(
+        self, role: str, count: int, *, skip: int = WARM_UP, rate: float = 0.0
+    ) -> tuple[list[float], float]:
+        """Enqueue in one process while another serves; return latencies, and the server's RSS.
+
+        Args:
+            role: `call` now and then, or `feed` at a rate.
+            count: How many jobs.
+            skip: How many of the first do not count.
+            rate: Jobs a second.
+        """
+        self._calm()
         plan, python = self.entry.plan, self.entry.python
         with Child(python, plan.module, self.arguments("serve", count)) as worker:
             deadline = time.monotonic() + _READY_WITHIN_S
@@ -110,13 +119,14 @@ class Session:
                 if time.monotonic() > deadline:
                     raise UnavailableError(f"its worker was not ready in {_READY_WITHIN_S:g} s")
                 time.sleep(0.02)
-            called = run(python, plan.module, self.arguments("call", count), within_s=120)
+            told = [*self.arguments(role, count), "--rate", str(rate)]
+            called = run(python, plan.module, told, within_s=120)
             served = worker.answer(within_s=60)
         started = served["started_ns"]
         late = [
             (started[number] - at) / 1e6
             for number, at in called["called_ns"].items()
-            if int(number) >= WARM_UP
+            if int(number) >= skip
         ]
         return late, float(served["rss_mb"])
 
@@ -146,7 +156,7 @@ def throughput(entry: Entry) -> Figures:
 def latency(entry: Entry) -> Figures:
     """Enqueue call to handler start, the worker idle and in another process."""
     with entry.fresh(entry.plan.latency) as session:
-        late, rss = session.latencies_ms(PINGS)
+        late, rss = session.latencies_ms("call", PINGS + WARM_UP)
     return {
         "latency_p50_ms": percentile(late, 0.5),
         "latency_p99_ms": percentile(late, 0.99),

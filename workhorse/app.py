@@ -54,6 +54,7 @@ class SettingsArguments(TypedDict, total=False):
     queues: Sequence[str] | str | None
     lease_seconds: float | None
     concurrency: int | None
+    processes: int | None
     poll_ms: int | None
     drain_seconds: float | None
     hint_stride: int | None
@@ -423,6 +424,7 @@ class Workhorse(DeliveryCalls):
         return WorkerOptions(
             lease_ms=self._lease_ms,
             shutdown=Shutdown(drain_ms=round(settings.drain_seconds * 1000)),
+            processes=settings.processes,
             health_host=settings.health_host,
             health_port=settings.health_port,
             environment=settings.environment,

@@ -43,6 +43,8 @@ class Settings(BaseSettings):
 
     lease_seconds: float = Field(default=30.0, ge=0.5, le=3600)
     concurrency: int = Field(default=10, ge=1, le=1000)
+    processes: int | None = Field(default=None, ge=1, le=1000)
+    """The most processes for tasks with `executor="process"`; none is one for each core."""
     poll_ms: int = Field(default=50, ge=1, le=60_000)
     drain_seconds: float = Field(default=25.0, ge=0, le=3600)
     hint_stride: int = Field(default=10, ge=1, le=1000)

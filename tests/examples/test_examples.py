@@ -118,6 +118,14 @@ PRINTED = {
         "not begun: it is cancelled",
         "again: it is cancelled",
     ],
+    "factors.py": [
+        "999985999949 = 1000003 * 999983",
+        "1000036000099 = 1000033 * 1000003",
+        "97000291 = 1000003 * 97",
+        "boundary: largest, stored",
+        "attempt: lost, ProcessDied",
+        "attempts: [1, 2, 1]",
+    ],
     "versioning.py": [
         "1: packed",
         "old workers execute 0 runs",

@@ -130,6 +130,15 @@ class RunningProcess:
         return f"process {self.pid} ({' '.join(self.command)[:200]})"
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended; one that ended and was not asked for has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")
+
+
 class Processes:
     """Starts processes and ends those that are left; what they wrote is shown if the test fails."""
 

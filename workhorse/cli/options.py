@@ -42,6 +42,7 @@ SETTINGS: Final = (
     SettingOption("queues", "A,B", "The queues to serve."),
     SettingOption("lease_seconds", "SECONDS", "How long a lease lives without renewal."),
     SettingOption("concurrency", "N", "Runs that one worker has under way at once."),
+    SettingOption("processes", "N", "Processes for tasks that ask for one; else one a core."),
     SettingOption("poll_ms", "MS", "Pause between two scans that found little."),
     SettingOption("drain_seconds", "SECONDS", "How long runs may go on after a stop signal."),
     SettingOption("hint_stride", "N", "Ready runs for which one wakeup is sent in bulk."),

@@ -27,7 +27,8 @@ _worker_log = get_logger("worker")
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     command(app, "migrate", migrate, shown=("database_url", "schema", "environment"))
-    command(app, "worker", worker, shown=("concurrency", "lane", "lease_seconds", "health_port"))
+    shown = ("concurrency", "processes", "lane", "lease_seconds", "health_port")
+    command(app, "worker", worker, shown=shown)
     command(app, "maintain", maintain, shown=("lane",))
 
 

@@ -151,9 +151,10 @@ class Task(Generic[P, R]):
         others are left, a worker goes on with it later; so does one with a run that cannot be
         claimed here (its queue is paused, its session has another's turn). `result()` waits for it.
 
-        Raises: As `enqueue`, and where the run has ended here:
-            RunFailedError: It has failed.
-            RunCancelledError: It was cancelled.
+        Raises: As `enqueue`, and:
+            ConfigurationError: The handler cannot be called; nothing was enqueued.
+            RunFailedError: The run has failed here.
+            RunCancelledError: It was cancelled here.
         """
         return self._bound().run_now(self._prepare_now(payload, options))
 
@@ -168,6 +169,7 @@ class Task(Generic[P, R]):
             raise InvalidInstantError(
                 f"task '{self.name}': run_now takes no delay and no run_at, and comes after nothing"
             )
+        self.check()  # while nothing is stored that nobody here could execute
         return self.prepare(payload, **options)
 
     def bind(self, producer: Producer) -> None:

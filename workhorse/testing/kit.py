@@ -341,6 +341,7 @@ class Kit:
                 options=WorkerOptions(
                     lease_ms=round(self.app.settings.lease_seconds * 1000),
                     shutdown=_QUICK,
+                    processes=0,  # a test sees what its handlers do, and patches what they use
                     after_record=self.crashes.after_record,
                 ),
             )

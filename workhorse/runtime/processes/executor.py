@@ -19,14 +19,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal
 
-from workhorse.domain.outcomes import Failed, Outcome, Succeeded
-from workhorse.domain.outcomes import Suspended as SuspendedAt
-from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer
-from workhorse.domain.runs import Reason
+from workhorse.domain.outcomes import Failed, Outcome
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.failures import describe
 from workhorse.handlers.places import Place, place_of
-from workhorse.handlers.recording import Pending
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.handlers.signals import StopReason
 from workhorse.handlers.tasks import Task
@@ -35,21 +31,10 @@ from workhorse.runtime.activation import Activation
 from workhorse.runtime.executors import Concluded
 from workhorse.runtime.pace import Pace
 from workhorse.runtime.processes import tether
+from workhorse.runtime.processes.calls import Call
 from workhorse.runtime.processes.children import Child
-from workhorse.runtime.processes.deaths import died, never_ready
-from workhorse.runtime.processes.frames import (
-    Answered,
-    Asked,
-    Begin,
-    Ended,
-    Prepare,
-    Progressed,
-    Read,
-    Ready,
-    Refused,
-    Suspending,
-    Told,
-)
+from workhorse.runtime.processes.deaths import never_ready
+from workhorse.runtime.processes.frames import Prepare, Ready
 from workhorse.telemetry import get_logger
 
 _log = get_logger("worker")
@@ -104,7 +89,8 @@ class ProcessExecutor:
         self._waiting: deque[Activation] = deque()
         self._starting: dict[Child, asyncio.TimerHandle] = {}
         self._idle: list[Child] = []
-        self._busy: dict[Child, _Call] = {}
+        self._busy: dict[Child, Call] = {}
+        self._calls: dict[Activation, Call] = {}
         self._places: dict[Task[Any, Any], Place] = {}
 
     # -- from any thread -------------------------------------------------------------------------
@@ -188,28 +174,9 @@ class ProcessExecutor:
             return
         self._begun(activation)
         self._idle.remove(child)
-        self._busy[child] = _Call(activation)
-        claimed = activation.claimed
-        child.tell(
-            Begin(
-                place=place,
-                now=self._now(),
-                run_id=claimed.id,
-                task=claimed.task,
-                queue=claimed.queue,
-                payload=claimed.payload,
-                attempt=claimed.attempt,
-                fence=activation.lease.fence,
-                retry=claimed.retry,
-                session=claimed.session,
-                tags=claimed.tags,
-                key=claimed.key,
-                created_at=claimed.created_at,
-                started_at=claimed.started_at,
-                traceparent=claimed.traceparent,
-                history=claimed.history,
-            )
-        )
+        call = Call(activation, child, post=self._post, cancel_wait_s=self._cancel_wait_s)
+        self._busy[child] = self._calls[activation] = call
+        call.begin(place, self._now())
 
     def _place_of(self, task: Task[Any, Any]) -> Place:
         place = self._places.get(task)
@@ -250,34 +217,12 @@ class ProcessExecutor:
                 self._go_on()
             return
         call = self._busy.get(child)
-        if call is None:
-            return
-        activation = call.activation
-        recorder, lease = activation.recorder, activation.lease
-        match message:
-            case Asked(number=number):
-                record = Record(
-                    lease=lease,
-                    boundary=message.boundary,
-                    token=message.token,
-                    child=message.child,
-                    closes=message.closes,
-                    cancels=message.cancels,
-                )
-                self._answer(child, call, number, recorder.record(record))
-            case Read(number=number, name=name, of=kind):
-                asked = recorder.read(ReadValue(lease.run_id, name, kind))
-                self._answer(child, call, number, asked)
-            case Progressed(value=value):
-                recorder.progress(NewProgress(lease, value))
-            case Suspending(waits=waits):
-                activation.waits = waits
-                self._kill_later(child, call)
-            case Ended():
-                self._part(child, call)
-                self._idle.append(child)
-                self._end(activation, _outcome(activation, message))
-                self._go_on()
+        outcome = call.take(message) if call is not None else None
+        if call is not None and outcome is not None:
+            self._part(call)
+            self._idle.append(child)
+            self._end(call.activation, outcome)
+            self._go_on()
 
     def ended(self, child: Child) -> None:
         """A process has ended."""
@@ -286,8 +231,8 @@ class ProcessExecutor:
         if timer is not None:
             timer.cancel()
         if call is not None:
-            self._part(child, call)
-            self._end(call.activation, _outcome_of_death(call.activation, child))
+            self._part(call)
+            self._end(call.activation, call.outcome_of_death(child.code))
         elif child in self._idle:
             self._idle.remove(child)
         if not child.killed and not self._closing:
@@ -304,60 +249,33 @@ class ProcessExecutor:
         else:
             self._go_on()
 
-    # -- a call ----------------------------------------------------------------------------------
-
-    def _answer(self, child: Child, call: _Call, number: int, pending: Pending[Any]) -> None:
-        pending.on_done(partial(self._post, self._tell_answer, child, call, number, pending))
-
-    def _tell_answer(self, child: Child, call: _Call, number: int, pending: Pending[Any]) -> None:
-        if self._busy.get(child) is not call:
-            return  # nobody waits any more
-        try:
-            answer = pending.result()
-        except BaseException as error:  # noqa: BLE001 - it is the handler's, and is raised there
-            refused = Refused(number=number, error=type(error).__name__, message=str(error))
-            child.tell(refused)
-            return
-        if isinstance(answer, RecordAnswer):
-            child.tell(Answered(number=number, answer=answer))
-        else:
-            child.tell(Answered(number=number, value=answer))
+    # -- handlers --------------------------------------------------------------------------------
 
     def _tell(self, activation: Activation, signal: Literal["stopping", "cancelled"]) -> None:
         core = activation.core
         reason = (core.stopping if signal == "stopping" else core.cancelled).reason
         assert reason is not None  # noqa: S101 - that is why this is called
-        child = self._child_of(activation)
-        if child is not None:
-            child.tell(Told(signal=signal, reason=reason))
+        call = self._calls.get(activation)
+        if call is not None:
+            call.tell(signal, reason)
         elif activation in self._waiting:
             # It holds nothing that has to end: whoever waits for it goes on at once.
             self._waiting.remove(activation)
             self._end(activation, verdicts.of_state(activation) or verdicts.of_stop(reason))
 
     def _uproot(self, activation: Activation) -> None:
-        child = self._child_of(activation)
-        if child is None:
+        call = self._calls.get(activation)
+        if call is None:
             return
         if activation.core.cancelled.reason in (None, StopReason.SHUTDOWN):
-            child.kill()
+            call.child.kill()
         else:
-            self._kill_later(child, self._busy[child])
+            call.kill_later()
 
-    def _kill_later(self, child: Child, call: _Call) -> None:
-        if call.timer is None:
-            loop = asyncio.get_running_loop()
-            call.timer = loop.call_later(self._cancel_wait_s, child.kill)
-
-    def _child_of(self, activation: Activation) -> Child | None:
-        return next(
-            (child for child, call in self._busy.items() if call.activation is activation), None
-        )
-
-    def _part(self, child: Child, call: _Call) -> None:
-        del self._busy[child]
-        if call.timer is not None:
-            call.timer.cancel()
+    def _part(self, call: Call) -> None:
+        del self._busy[call.child]
+        del self._calls[call.activation]
+        call.end()
 
     def _end(self, activation: Activation, outcome: Outcome) -> None:
         first = activation.conclude(outcome, self._pace.now_ms())
@@ -376,38 +294,3 @@ class ProcessExecutor:
     def _leave_if_alone(self) -> None:
         if self._count() == 0:
             asyncio.get_running_loop().stop()
-
-
-class _Call:
-    """A handler that is running in a process; `timer` is when that is killed."""
-
-    __slots__ = ("activation", "timer")
-
-    def __init__(self, activation: Activation) -> None:
-        self.activation = activation
-        self.timer: asyncio.TimerHandle | None = None
-
-
-def _outcome(activation: Activation, ended: Ended) -> Outcome:
-    """Return the outcome of a handler, as `verdicts` does for one that ran here."""
-    activation.waits = ended.waits
-    decided = verdicts.of_state(activation)
-    if decided is not None:
-        activation.swallowed = isinstance(decided, SuspendedAt) and not ended.passed_on
-        return decided
-    if ended.failure is None:
-        return Succeeded(ended.result or "null")
-    stop = activation.core.cancelled.reason or activation.core.stopping.reason
-    if stop is not None and ended.stopped:
-        return verdicts.of_stop(stop)
-    return Failed(ended.failure, ended.reason)
-
-
-def _outcome_of_death(activation: Activation, child: Child) -> Outcome:
-    decided = verdicts.of_state(activation)
-    if decided is not None:
-        return decided
-    if child.killed:
-        return verdicts.of_stop(activation.core.cancelled.reason or StopReason.SHUTDOWN)
-    code = child.code if child.code is not None else 0
-    return Failed(died(code, child.fault), Reason.LOST)

@@ -5,8 +5,8 @@ Source: docs/design.md, sections 6 and 7.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -46,10 +46,13 @@ class Line:
         self._lock = threading.Lock()
 
     def send(self, message: FromChild) -> None:
-        """Send a message; where the worker has gone, this process is about to end."""
+        """Send a message. Where nobody gets it, the process ends: nobody would miss its work."""
         frame = from_child(message)
-        with self._lock, contextlib.suppress(OSError):
-            self._socket.sendall(frame)
+        with self._lock:
+            try:
+                self._socket.sendall(frame)
+            except OSError:
+                os._exit(1)
 
     def receive(self) -> bytes:
         """Wait for bytes; none at the end of the line."""

@@ -1,0 +1,41 @@
+"""A worker's process whose handlers have processes: `python -m ... URL DRAIN_MS [LEASE_MS]`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from lanes.polling import PollingLane
+from tests.runtime.process_handlers import registry
+from workhorse.runtime.options import Shutdown, WorkerOptions
+from workhorse.runtime.worker import Worker
+from workhorse.store.database import Store
+
+
+def main(url: str, drain_ms: str, lease_ms: str = "30000") -> int:
+    logging.basicConfig(level="INFO", format="%(message)s")
+    store = Store.open(url)
+    worker = Worker(
+        ["default"],
+        1,
+        store=store,
+        lane=PollingLane(),
+        registry=registry,
+        publish=lambda hints: print("published", *(hint.run_id for hint in hints), flush=True),
+        options=WorkerOptions(
+            lease_ms=int(lease_ms),
+            idle_ms=100,
+            processes=1,
+            shutdown=Shutdown(
+                drain_ms=int(drain_ms), cancel_grace_ms=300, hand_back_ms=1_500, backstop_ms=2_500
+            ),
+        ),
+    )
+    code = worker.run()
+    print("exit", code, flush=True)
+    store.close()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -40,6 +40,7 @@ class Timing:
         longest_rest_s: What they grow to.
         keep_s: How long a line is kept over which nobody listens.
         close_s: How long closing waits for what is still to be rung.
+        unheard_s: After which a check takes a ring for unheard.
     """
 
     gap_ms: float = 10.0
@@ -49,6 +50,7 @@ class Timing:
     longest_rest_s: float = 3.0
     keep_s: float = 30.0
     close_s: float = 2.0
+    unheard_s: float = 3.0
 
 
 def _monotonic_ms() -> float:
@@ -155,12 +157,13 @@ class Keeper:
 
     def _serve(self) -> None:
         while self._is_needed():
-            began = time.monotonic()
+            opened_at = float("inf")
             try:
                 with closing(self._bells.open_line()) as line:
+                    opened_at = time.monotonic()
                     self._use(line)
             except Exception as error:  # noqa: BLE001 - whatever it is, the line is opened anew
-                if not self._note(error, lived_s=time.monotonic() - began):
+                if not self._note(error, lived_s=time.monotonic() - opened_at):
                     return
 
     def _is_needed(self) -> bool:
@@ -173,7 +176,7 @@ class Keeper:
         """Ring and hear until the line breaks, is not needed or is to be closed."""
         due: list[str] = []
         asked: list[Outcome] = []
-        needed_at = time.monotonic()
+        kept_until = time.monotonic() + self._timing.keep_s
         try:
             while True:
                 with self._changed:
@@ -185,19 +188,20 @@ class Keeper:
                 if due:
                     line.ring(due)
                     self._counters.add(Metric.RINGS, len(due), label="sent")
-                    _tell(asked, None)
+                _tell(asked, None)
                 due, asked = [], []
                 if closed:
                     return
+                now_s = time.monotonic()
                 if awaited or wait_ms is not None:
-                    needed_at = time.monotonic()
-                kept_s = needed_at + self._timing.keep_s - time.monotonic()
-                if kept_s <= 0:
+                    kept_until = now_s + self._timing.keep_s
+                    wait_ms = _LONGEST_WAIT_MS if wait_ms is None else wait_ms
+                elif now_s < kept_until:
+                    wait_ms = (kept_until - now_s) * 1000
+                else:
                     return
                 if self._trouble is not None:
                     wait_ms = 0  # that the line is there again is to be known at once
-                elif wait_ms is None:
-                    wait_ms = _LONGEST_WAIT_MS if awaited else kept_s * 1000
                 self._tell_rung(line.hear(awaited, wait_ms))
         except BaseException as error:
             with self._changed:

@@ -14,7 +14,6 @@ from workhorse.errors import ConfigurationError, StoreUnavailableError
 from workhorse.ports import Bells, LaneContext, Outgoing, SendReport
 from workhorse.telemetry import Counters
 
-_HEARD_WITHIN_S: Final = 3.0
 _UNHEARD: Final = (
     "its bell was rung and not heard: the connection that listens goes through a pooler in "
     "transaction mode, or to another database; set listen_url to the database's own address"
@@ -118,7 +117,7 @@ class NotifyLane:
             with closing(self._bells.open_line()) as line:
                 line.hear([queue], 0)
                 self._bells.ring([queue])
-                until = time.monotonic() + _HEARD_WITHIN_S
+                until = time.monotonic() + self._timing.unheard_s
                 while (left_s := until - time.monotonic()) > 0:
                     if line.hear([queue], left_s * 1000):
                         return ()

@@ -52,7 +52,7 @@ class Pending(Generic[T]):
         """Wait for the answer, in a thread that may block, and return or raise it."""
         if not self._done:
             event = threading.Event()
-            if self._on_done(event.set):
+            if self._on_done(event.set, ahead=True):
                 event.wait()
         return self._get()
 
@@ -74,7 +74,7 @@ class Pending(Generic[T]):
                     with contextlib.suppress(RuntimeError):  # the loop has closed
                         loop.call_soon_threadsafe(wake)
 
-            if self._on_done(given):
+            if self._on_done(given, ahead=True):
                 await woken
         return self._get()
 
@@ -83,11 +83,16 @@ class Pending(Generic[T]):
         if not self._on_done(callback):
             callback()
 
-    def _on_done(self, callback: Callable[[], object]) -> bool:
+    def _on_done(self, callback: Callable[[], object], *, ahead: bool = False) -> bool:
+        """Keep a callback; False when the answer is there.
+
+        Who waits is woken ahead of everybody else: a callback may start to count the turns of the
+        loop, in which the one who waited is to go on, and the answer come from another thread.
+        """
         with self._lock:
             if self._done:
                 return False
-            self._callbacks.append(callback)
+            self._callbacks.insert(0 if ahead else len(self._callbacks), callback)
             return True
 
     def _finish(self, answer: T | None, error: BaseException | None) -> bool:

@@ -1,0 +1,33 @@
+"""Answers that are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from workhorse.handlers.recording import Pending
+
+
+def test_who_waits_is_woken_ahead_of_callbacks_that_were_there_before() -> None:
+    """A callback may count turns of the loop, which the one who waits is to use."""
+    order: list[str] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, callback, *args, context=None):  # type: ignore[no-untyped-def]
+            order.append("waiter")
+            return super().call_soon_threadsafe(callback, *args, context=context)
+
+    async def wait() -> None:
+        pending: Pending[str] = Pending()
+        pending.on_done(lambda: order.append("callback"))
+        task = asyncio.create_task(pending.result_async())
+        await asyncio.sleep(0)  # it waits now
+        thread = threading.Thread(target=pending.answer, args=("answer",))
+        thread.start()
+        assert await task == "answer"
+        thread.join()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(wait())
+
+    assert order == ["waiter", "callback"]

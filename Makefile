@@ -74,6 +74,10 @@ bench-timers: setup ## measure how late sleeping runs go on; takes two minutes
 bench-growth: setup ## measure calls on grown tables (ARGS="--runs 10000000": ten million runs)
 	@exec $(python) -m benchmarks.growth $(ARGS)
 
+.PHONY: bench-storm
+bench-storm: setup ## measure 24,000 timers that come due in one minute; takes two minutes
+	@exec $(python) -m benchmarks.storm $(ARGS)
+
 .PHONY: lock
 lock: ## write requirements/dev.txt anew; needs uv (ARGS=--upgrade takes newer versions)
 	@sh tools/lock.sh $(ARGS)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from workhorse.errors import NonRetryableError as NonRetryableError
     from workhorse.errors import WaitTimeoutError as WaitTimeoutError
     from workhorse.errors import WorkhorseError as WorkhorseError
+    from workhorse.handlers.batches import BatchItem as BatchItem
     from workhorse.handlers.context import AsyncContext as AsyncContext
     from workhorse.handlers.context import Context as Context
     from workhorse.handlers.context import current_context as current_context
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "MISSING": "workhorse.domain.missing",
     "AsyncContext": "workhorse.handlers.context",
+    "BatchItem": "workhorse.handlers.batches",
     "ChildFailedError": "workhorse.errors",
     "Context": "workhorse.handlers.context",
     "DeliveryResult": "workhorse.domain.boundaries",

@@ -16,6 +16,7 @@ from types import FrameType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from workhorse.domain.values import Value
+from workhorse.handlers.batches import BatchItem
 from workhorse.handlers.context import AsyncContext, Context
 
 UNRESOLVED: Final = object()
@@ -35,6 +36,7 @@ _AWAITABLE_TEXT: Final = re.compile(r"(\w+\.)*(Awaitable|Coroutine|Future|Task)\
 _COMMON: Final[dict[str, object]] = {
     "Any": Any,
     "Awaitable": abc.Awaitable,
+    "BatchItem": BatchItem,
     "Coroutine": abc.Coroutine,
     "Value": Any,
 }

@@ -16,8 +16,8 @@ from workhorse.handlers.activation import RunInfo as RunInfo
 from workhorse.handlers.asynchronous import AsyncContext as AsyncContext
 from workhorse.handlers.plain import Context as Context
 
-current: Final[ContextVar[Context | AsyncContext]] = ContextVar("workhorse.context")
-"""The context of the handler that runs here; see `current_context`."""
+current: Final[ContextVar[Context | AsyncContext | None]] = ContextVar("workhorse.context")
+"""The context of the handler that runs here, None in a batch handler; see `current_context`."""
 
 
 def current_context() -> Context | AsyncContext:
@@ -27,9 +27,16 @@ def current_context() -> Context | AsyncContext:
     threads of its own making.
 
     Raises:
-        ConfigurationError: No handler is running here.
+        ConfigurationError: No handler is running here, or one of batches, which has none.
     """
     try:
-        return current.get()
+        context = current.get()
     except LookupError:
         raise ConfigurationError("no handler is running here, so there is no context") from None
+    if context is None:
+        raise ConfigurationError(
+            "a batch handler is running here, and has no context: it is handed many runs at once, "
+            "which have no boundaries. Ask its items, or make what needs a context a task of its "
+            "own, which is called run by run"
+        )
+    return context

@@ -6,7 +6,7 @@ Source: docs/design.md, section 4; docs/cases.md, case 19.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
@@ -14,6 +14,8 @@ from workhorse.domain.names import check_priority, check_queue, check_task
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import DEFAULT_PRIORITY
 from workhorse.errors import ConfigurationError, UnknownTaskError
+from workhorse.handlers.batch_signatures import BatchSignature, refuse_items
+from workhorse.handlers.batches import BatchItem
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.places import check_named
 from workhorse.handlers.producing import Producer, check_limit, check_retry
@@ -46,7 +48,8 @@ class TaskArguments(TypedDict, total=False):
     not_retryable: Collection[type[BaseException]]
     """Errors that end the run at once, whatever attempts are left."""
     batch: int | None
-    """Hand the handler up to so many runs at once, 1 to 200, as a list. Default: one by one."""
+    """Hand the handler up to so many runs at once, 1 to 200, as a list of `BatchItem`; each is
+    settled by itself. Default: one by one."""
     executor: Literal["process"] | None
     """`process`: a plain handler is called in another process, for work that keeps a core busy.
     Default: async handlers on the worker's event loop, plain ones in threads."""
@@ -62,7 +65,24 @@ class TaskDecorator:
         self._name = name
         self._arguments = arguments
 
-    # Async forms come first: Callable[[P], R] takes an async handler too, with R a coroutine.
+    # Batches come first, since Callable[[P], R] takes such a handler too, with P its list; and
+    # async forms before plain ones, for there R may be a coroutine.
+    @overload
+    def __call__(
+        self, handler: Callable[[list[BatchItem[P]]], Awaitable[None]], /
+    ) -> Task[P, Any]: ...
+    @overload
+    def __call__(
+        self,
+        handler: Callable[[list[BatchItem[P]]], Awaitable[Sequence[R | BaseException] | None]],
+        /,
+    ) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[[list[BatchItem[P]]], None], /) -> Task[P, Any]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[list[BatchItem[P]]], Sequence[R | BaseException] | None], /
+    ) -> Task[P, R]: ...
     @overload
     def __call__(self, handler: Callable[[AsyncContext, P], Awaitable[R]], /) -> Task[P, R]: ...
     @overload
@@ -133,7 +153,12 @@ class TaskRegistry:
             raise ConfigurationError(
                 f"{handler!r} is a task already; other names for it are its aliases"
             )
-        signature = Signature(handler)
+        size = None if batch is None else _batch(batch)
+        if size is not None:
+            signature: Signature = BatchSignature(handler)
+        else:
+            signature = Signature(handler)
+            refuse_items(signature)
         task: Task[Any, Any] = Task(
             check_task(signature.default_name() if name is None else name),
             tuple(dict.fromkeys(check_task(alias) for alias in _listed("aliases", aliases))),
@@ -145,7 +170,7 @@ class TaskRegistry:
                 deadline=None if deadline is None else check_limit("deadline", deadline),
                 priority=DEFAULT_PRIORITY if priority is None else check_priority(priority),
                 not_retryable=_error_types(not_retryable),
-                batch=None if batch is None else _batch(batch),
+                batch=size,
                 executor=_executor(executor, signature, batch),
             ),
         )

@@ -128,6 +128,13 @@ class Endings:
         if activation.executor.uproots:
             self._end(activation, verdicts.of_stop(StopReason.CANCELLED))
 
+    def abandoned(self, activations: Sequence[Activation]) -> None:
+        """Watch a handler of many runs, all of which have been ended: it is to end soon."""
+        wait_ms = self._cancel_wait_ms if activations[0].task.is_async else 0
+        self.timers.at(
+            self._pace.now_ms() + wait_ms + _STUCK_AFTER_MS, partial(self._note_stuck, *activations)
+        )
+
     def suspended(self, activation: Activation) -> None:
         """Bound the time that an async handler has to end once it has come to a wait."""
         # Weak: nearly all of them end long before, and have no reason to be kept until then.
@@ -160,11 +167,14 @@ class Endings:
                 self._pace.now_ms() + _STUCK_AFTER_MS, partial(self._note_stuck, activation)
             )
 
-    def _note_stuck(self, activation: Activation) -> None:
-        if self._holdings.note_stuck(activation):
+    def _note_stuck(self, *activations: Activation) -> None:
+        stuck = [each for each in activations if self._holdings.note_stuck(each)]
+        if stuck:
             self._counters.add(Metric.HANDLERS_STUCK)
+            slots = "its slot stays" if len(stuck) == 1 else f"its {len(stuck)} slots stay"
             _log.warning(
-                "run %s: the handler of task %r does not stop; its slot stays taken until it does",
-                activation.claimed.id,
-                activation.task.name,
+                "run %s: the handler of task %r does not stop; %s taken until it does",
+                stuck[0].claimed.id,
+                stuck[0].task.name,
+                slots,
             )

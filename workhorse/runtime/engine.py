@@ -24,6 +24,7 @@ from workhorse.handlers.registry import TaskRegistry
 from workhorse.handlers.signals import StopReason
 from workhorse.handlers.tasks import Task
 from workhorse.runtime.activation import Activation
+from workhorse.runtime.batches import BatchExecutor
 from workhorse.runtime.calls import StoreCalls
 from workhorse.runtime.endings import Endings
 from workhorse.runtime.eventloop import HandlerLoop
@@ -95,7 +96,14 @@ class Engine:
             processes=options.processes, cancel_wait_ms=options.cancel_wait_ms,
             now=heartbeat_store.about_now, pace=pace,
         )  # fmt: skip
-        self._executors: tuple[Executor, ...] = (self.loop, self._plain, self._processes)
+        self._batches = BatchExecutor(
+            self._concluded, hand_back=self.hand_back, abandoned=self._abandoned, loop=self.loop,
+            pace=pace,
+        )  # fmt: skip
+        # Batches first: some of their handlers may still need the loop to clean up.
+        self._executors: tuple[Executor, ...] = (
+            self._batches, self.loop, self._plain, self._processes
+        )  # fmt: skip
         self._writer = Writer(
             calls, reach=reach, settled=self._settled, published=self.publisher.put,
             post=self.loop.post, pace=pace,
@@ -251,6 +259,8 @@ class Engine:
                 self.hand_back(share)
 
     def _executor_of(self, task: Task[Any, Any]) -> Executor:
+        if task.batch is not None:
+            return self._batches
         if task.is_async:
             return self.loop
         in_process = task.executor == "process" and self._options.processes != 0
@@ -259,6 +269,9 @@ class Engine:
     def _begun(self, activation: Activation) -> None:
         if self._endings.begun(activation):
             self._monitor.wake()
+
+    def _abandoned(self, activations: Sequence[Activation]) -> None:
+        self._endings.abandoned(activations)
 
     def hand_back(self, activations: Sequence[Activation]) -> None:
         """Give up runs whose handlers were not called."""

@@ -26,7 +26,7 @@ from workhorse.telemetry import Counters, Metric, get_logger
 
 _log = get_logger("worker")
 
-_running: Final[contextvars.ContextVar[Activation]] = contextvars.ContextVar("workhorse.activation")
+running: Final[contextvars.ContextVar[Activation]] = contextvars.ContextVar("workhorse.activation")
 
 _CLOSE_S: Final = 0.3
 _OUR_OWN: Final = (Suspended, Stopped, Crashed)
@@ -72,6 +72,14 @@ class HandlerLoop:
     def submit(self, activations: Sequence[Activation]) -> None:
         """Call the handlers of a batch; it crosses to the loop at once, in one call."""
         self._started().call_soon_threadsafe(self._start_all, activations, context=self._own)
+
+    def begin(self, call: Callable[[], None]) -> None:
+        """Have `call` called in the loop's thread: it starts handlers of another kind.
+
+        Raises:
+            RuntimeError: The worker has ended.
+        """
+        self._started().call_soon_threadsafe(call, context=self._own)
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         """Run a coroutine that is no handler, a hook's."""
@@ -180,7 +188,7 @@ class HandlerLoop:
     def _start_all(self, activations: Sequence[Activation]) -> None:
         loop = asyncio.get_running_loop()
         for activation in activations:
-            activation.variables.run(_running.set, activation)
+            activation.variables.run(running.set, activation)
             activation.main = loop.create_task(
                 self._activate(activation),
                 name=f"run {activation.claimed.id}",
@@ -209,7 +217,7 @@ class HandlerLoop:
                     outcome = verdicts.of_value(activation, value)
                 if activation.core.cancelled or activation.waits or failed_beside:
                     activation.uprooted = True  # what it left behind is, here
-                    await self._wait_for_children(activation)
+                    await self.wait_for_children(activation)
         finally:
             activation.core.end()
             if outcome is not None and activation.conclude(outcome, self._pace.now_ms()):
@@ -260,7 +268,8 @@ class HandlerLoop:
         self._uproot(activation)
         self._suspended(activation)
 
-    async def _wait_for_children(self, activation: Activation) -> None:
+    async def wait_for_children(self, activation: Activation) -> None:
+        """Cancel the tasks that a handler started in its context, and wait for them a while."""
         left = [child for child in activation.children or () if not child.done()]
         for child in left:
             if not child.cancelling():  # a second time would end its cleaning up
@@ -280,7 +289,7 @@ def _make_task(
 ) -> asyncio.Task[Any]:
     """Make a task, and note whose handler it belongs to: it is cancelled together with that."""
     task = asyncio.Task(coroutine, loop=loop, **options)
-    activation = _running.get(None)
+    activation = running.get(None)
     if activation is not None:
         activation.adopt(task)
     return task

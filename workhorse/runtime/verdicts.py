@@ -37,6 +37,14 @@ def of_value(activation: Activation, value: object) -> Outcome:
 
 def of_error(activation: Activation, error: BaseException) -> Outcome:
     """Return the outcome of a handler that raised, or whose payload does not fit it."""
+    told = of_told(activation, error)
+    if told is not None:
+        return told
+    return Failed(describe(error), reason_for(activation.task, error))
+
+
+def of_told(activation: Activation, error: BaseException) -> Outcome | None:
+    """Return what decides the outcome where a handler raised; None for the error itself."""
     decided = of_state(activation)
     if decided is not None:
         activation.swallowed = isinstance(decided, SuspendedAt) and not tells_of(ENDS, error)
@@ -44,7 +52,7 @@ def of_error(activation: Activation, error: BaseException) -> Outcome:
     stop = activation.core.cancelled.reason or activation.core.stopping.reason
     if stop is not None and (tells_of(STOPS, error) or _uprooted_by(activation, stop)):
         return of_stop(stop)
-    return Failed(describe(error), reason_for(activation.task, error))
+    return None
 
 
 def failed_beside(activation: Activation, error: BaseException) -> bool:

@@ -1,0 +1,380 @@
+"""Calls batch handlers: the runs of a task out of one claim, as a list, each settled by itself.
+
+A batch is what one claim has brought of a task, cut to the task's size: nothing waits for it to
+fill, and nothing is buffered under a lease. Each of its runs has a slot of its own, which is free
+when the run is settled and the handler has returned.
+
+A run that is stopped from outside is ended by itself, and the handler goes on with the others. When
+it has no run left that way, an async handler is cancelled as a task.
+
+Source: docs/batch-handlers.md; docs/adr/0021-batch-handlers.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from workhorse.domain.outcomes import Failed, Outcome
+from workhorse.errors import NonRetryableError
+from workhorse.handlers.batches import BatchItem, call
+from workhorse.handlers.context import ActivationCore
+from workhorse.handlers.failures import describe, reason_for
+from workhorse.handlers.signals import StopReason, StopSwitch
+from workhorse.handlers.tasks import Task
+from workhorse.runtime import verdicts
+from workhorse.runtime.activation import Activation
+from workhorse.runtime.eventloop import HandlerLoop, running
+from workhorse.runtime.executors import Concluded
+from workhorse.runtime.pace import Pace
+from workhorse.runtime.threads import Threads
+from workhorse.telemetry import get_logger
+
+_log = get_logger("worker")
+
+_Outcomes: TypeAlias = list[tuple[Activation, Outcome]]
+
+_making: Final = threading.Lock()
+
+
+class Batch:
+    """Runs that are handed to a handler together, and what is said of each; see `Decisions`.
+
+    Args:
+        activations: Of one task; the first one's context variables are those of the handler.
+        decide: Has an activation ended; answers whether that was what ended it.
+    """
+
+    def __init__(
+        self, activations: Sequence[Activation], decide: Callable[[Activation, Outcome], bool]
+    ) -> None:
+        self.activations: Final = activations
+        self.lead: Final = activations[0]
+        self.task: Final[Task[Any, Any]] = self.lead.task
+        self._decide = decide
+        self._handed: dict[ActivationCore, Activation] = {}
+        self._stopping: StopSwitch | None = None
+        self.main: asyncio.Task[None] | None = None
+        self.begun = False
+        self.uprooted = False
+        """Whether the handler's asyncio tasks have been cancelled, or are not to be started."""
+        self.abandoned = False
+        """Whether nobody waits for the handler any more: stops have ended what it had left."""
+
+    @property
+    def all_decided(self) -> bool:
+        """Whether it is decided how each of its runs ends."""
+        return all(each.outcome is not None for each in self.activations)
+
+    def hand_over(self, now_ms: float) -> tuple[list[BatchItem[Any]], list[Activation]]:
+        """Return what the handler is handed, and what it is not: it has ended before, or does now.
+
+        A payload that does not fit the handler is the failure of its own run alone.
+        """
+        self.begun = True
+        items: list[BatchItem[Any]] = []
+        left_out: list[Activation] = []
+        for activation in self.activations:
+            if not activation.begin(now_ms):
+                left_out.append(activation)
+                continue
+            try:
+                payload = self.task.decode(activation.claimed.payload)
+            except BaseException as error:  # noqa: BLE001 - a codec runs the user's code
+                self._decide(activation, verdicts.of_error(activation, error))
+                left_out.append(activation)
+            else:
+                self._handed[activation.core] = activation
+                items.append(BatchItem(activation.core, payload, self))
+        return items, left_out
+
+    # -- decisions of the handler ----------------------------------------------------------------
+
+    @property
+    def stopping(self) -> StopSwitch:
+        """Set when any of its runs is told that the worker ends: those that are settled are not."""
+        with _making:
+            if self._stopping is None:
+                self._stopping = StopSwitch(f"a batch of task '{self.task.name}'")
+                for activation in self.activations:
+                    activation.core.stopping.on_set(
+                        partial(self._stopping.set, StopReason.SHUTDOWN)
+                    )
+            return self._stopping
+
+    def decided(self, core: ActivationCore) -> bool:
+        """Say whether it is decided how a run ends."""
+        return self._handed[core].outcome is not None
+
+    def succeed(self, core: ActivationCore, value: object) -> bool:
+        """End a run with a result."""
+        activation = self._handed[core]
+        return activation.outcome is None and self._decide(activation, _of(activation, value))
+
+    def fail(self, core: ActivationCore, error: BaseException) -> bool:
+        """End an attempt with an error."""
+        activation = self._handed[core]
+        if activation.outcome is not None:
+            return False
+        return self._decide(activation, verdicts.of_error(activation, error))
+
+    # -- what the handler came to ----------------------------------------------------------------
+
+    def of_value(self, value: object) -> _Outcomes:
+        """Return the outcomes of what is undecided still, where the handler returned."""
+        handed = list(self._handed.values())
+        if value is None:
+            return [(each, verdicts.of_value(each, None)) for each in self._undecided()]
+        if not isinstance(value, list | tuple):
+            return self.of_error(_no_list(self.task, value))
+        if len(value) != len(handed):
+            return self.of_error(_other_length(self.task, len(handed), len(value)))
+        return [
+            (each, _of(each, result))
+            for each, result in zip(handed, value, strict=True)
+            if each.outcome is None
+        ]
+
+    def of_error(self, error: BaseException) -> _Outcomes:
+        """Return the outcomes of what is undecided still, where the handler raised."""
+        failed: Failed | None = None
+        outcomes: _Outcomes = []
+        for each in self._undecided():
+            outcome = verdicts.of_told(each, error)
+            if outcome is None:  # the same for all: an error's text is costly to make
+                failed = failed or Failed(describe(error), reason_for(self.task, error))
+                outcome = failed
+            outcomes.append((each, outcome))
+        return outcomes
+
+    def _undecided(self) -> Iterator[Activation]:
+        return (each for each in self._handed.values() if each.outcome is None)
+
+
+class BatchExecutor:
+    """Calls batch handlers: plain ones in threads, async ones on the event loop of all others.
+
+    Args:
+        concluded: Told what has ended.
+        hand_back: Takes what could not be called.
+        abandoned: Told of runs whose handler has none left that it could decide, since stops have
+            ended them; it should return soon.
+        loop: What async handlers run on.
+    """
+
+    uproots = True
+
+    def __init__(
+        self,
+        concluded: Concluded,
+        *,
+        hand_back: Callable[[Sequence[Activation]], None],
+        abandoned: Callable[[Sequence[Activation]], None],
+        loop: HandlerLoop,
+        pace: Pace,
+    ) -> None:
+        self._concluded = concluded
+        self._hand_back = hand_back
+        self._abandoned = abandoned
+        self._loop = loop
+        self._pace = pace
+        self._threads = Threads("workhorse-batch")
+        self._changed = threading.Condition()
+        self._batches: dict[Activation, Batch] = {}
+        self._closing = False
+
+    # -- from any thread -------------------------------------------------------------------------
+
+    def submit(self, activations: Sequence[Activation]) -> None:
+        """Have the handlers called; a batch that cannot be is handed back."""
+        batches = [Batch(share, self._decide) for share in _shares(activations)]
+        with self._changed:
+            if self._closing:
+                raise RuntimeError("the worker has ended")
+            for batch in batches:
+                self._batches.update(dict.fromkeys(batch.activations, batch))
+        for batch in batches:
+            try:
+                if batch.task.is_async:
+                    self._loop.begin(partial(self._start, batch))
+                else:
+                    self._threads.submit(partial(self._run, batch))
+            except RuntimeError:
+                _log.exception(
+                    "task %r: a batch of %d runs cannot be started: they are handed back",
+                    batch.task.name,
+                    len(batch.activations),
+                )
+                self._forget(batch)
+                self._hand_back(batch.activations)
+
+    def uproot(self, activation: Activation) -> None:
+        """End a run by itself; for a shutdown, the handler with all that it has left."""
+        batch = self._batches.get(activation)
+        if batch is None:
+            return
+        stop = activation.core.cancelled.reason or StopReason.SHUTDOWN
+        if stop is StopReason.SHUTDOWN:
+            self._abandon(batch)
+            return
+        self._decide(activation, verdicts.of_state(activation) or verdicts.of_stop(stop))
+        if batch.all_decided and self._abandon(batch):
+            self._abandoned(batch.activations)
+
+    def close(self, timeout: float) -> bool:
+        """End; handlers that have decided all of their runs get the time to clean up."""
+        with self._changed:
+            self._closing = True
+            done = self._changed.wait_for(self._is_quiet, timeout)
+        self._threads.close()
+        return done
+
+    def _is_quiet(self) -> bool:
+        return all(each.abandoned or not each.all_decided for each in self._batches.values())
+
+    def _abandon(self, batch: Batch) -> bool:
+        """Wait for a handler no more; answer whether it was waited for until now."""
+        with self._changed:
+            first, batch.abandoned = not batch.abandoned, True
+            self._changed.notify_all()
+        if first and batch.task.is_async:
+            self._loop.post(partial(self._cancel, batch))
+        return first
+
+    def _decide(self, activation: Activation, outcome: Outcome) -> bool:
+        first = activation.conclude(outcome, self._pace.now_ms())
+        if first:
+            self._concluded([activation], ())
+        return first
+
+    # -- in the handler's thread -----------------------------------------------------------------
+
+    def _run(self, batch: Batch) -> None:
+        outcomes: _Outcomes = []
+        try:
+            items = self._hand_over(batch)
+            if items:
+                outcomes = batch.lead.variables.run(_call_plain, batch, items)
+        finally:
+            self._end(batch, outcomes)
+
+    def _hand_over(self, batch: Batch) -> list[BatchItem[Any]]:
+        if batch.uprooted:  # before its first step
+            self._hand_back(batch.activations)
+            return []
+        items, left_out = batch.hand_over(self._pace.now_ms())
+        if left_out:
+            self._concluded((), left_out)  # the handler never has them
+        return items
+
+    def _end(self, batch: Batch, outcomes: _Outcomes) -> None:
+        now = self._pace.now_ms()
+        ended = [each for each, outcome in outcomes if each.conclude(outcome, now)]
+        self._forget(batch)
+        self._concluded(ended, batch.activations)
+
+    def _forget(self, batch: Batch) -> None:
+        with self._changed:
+            for activation in batch.activations:
+                del self._batches[activation]
+            self._changed.notify_all()
+
+    # -- on the event loop -----------------------------------------------------------------------
+
+    def _start(self, batch: Batch) -> None:
+        variables = batch.lead.variables
+        variables.run(running.set, batch.lead)
+        batch.main = asyncio.Task(
+            self._activate(batch),
+            loop=asyncio.get_running_loop(),
+            name=f"batch of {batch.task.name}",
+            context=variables,
+        )
+        children: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        for activation in batch.activations:
+            activation.main, activation.children = batch.main, children
+
+    async def _activate(self, batch: Batch) -> None:
+        outcomes: _Outcomes = []
+        try:
+            items = self._hand_over(batch)
+            if not items:
+                return
+            try:
+                value = call(batch.task, items)
+                if inspect.isawaitable(value):
+                    value = await value
+            except BaseException as error:  # whatever it is, it is the failure of these attempts
+                if isinstance(error, GeneratorExit) and self._closing:
+                    raise  # nobody awaits this coroutine any more
+                outcomes = batch.of_error(error)
+            else:
+                outcomes = batch.of_value(value)
+            if batch.uprooted:
+                await self._loop.wait_for_children(batch.lead)
+        finally:
+            self._end(batch, outcomes)
+
+    def _cancel(self, batch: Batch) -> None:
+        if batch.uprooted:
+            return
+        batch.uprooted = True
+        for activation in batch.activations:
+            activation.uprooted = True
+        # Cancelled before its first step, a task never runs its own clean-up.
+        if batch.main is not None and batch.begun and not batch.main.done():
+            for child in list(batch.lead.children or ()):
+                child.cancel()
+            batch.main.cancel()
+
+
+def _shares(activations: Sequence[Activation]) -> Iterator[Sequence[Activation]]:
+    """Return the activations task by task, cut to the tasks' sizes."""
+    by_task: dict[Task[Any, Any], list[Activation]] = {}
+    for activation in activations:
+        by_task.setdefault(activation.task, []).append(activation)
+    for task, share in by_task.items():
+        size = task.batch or 1
+        for start in range(0, len(share), size):
+            yield share[start : start + size]
+
+
+def _call_plain(batch: Batch, items: list[BatchItem[Any]]) -> _Outcomes:
+    try:
+        value = call(batch.task, items)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, these attempts fail by it
+        return batch.of_error(error)
+    return batch.of_value(value)
+
+
+def _of(activation: Activation, value: object) -> Outcome:
+    if isinstance(value, BaseException):
+        return verdicts.of_error(activation, value)
+    return verdicts.of_value(activation, value)
+
+
+def _no_list(task: Task[Any, Any], value: object) -> NonRetryableError:
+    if inspect.iscoroutine(value):
+        value.close()  # it is refused here; nobody will ever await it
+    advice = (
+        "Define it with `async def`, or annotate what it returns as Awaitable[...]"
+        if inspect.isawaitable(value)
+        else "Return a list of results, one for each run in their order, or None"
+    )
+    return NonRetryableError(
+        f"task '{task.name}': {task.where} returned a {type(value).__name__}, so the runs of its "
+        f"batch that it had not decided have failed. {advice}"
+    )
+
+
+def _other_length(task: Task[Any, Any], handed: int, returned: int) -> NonRetryableError:
+    return NonRetryableError(
+        f"task '{task.name}': {task.where} was handed {handed} runs and returned {returned} "
+        "results, so it cannot be told whose they are; the runs that it had not decided have "
+        "failed. Return one for each run, in their order, or None"
+    )

@@ -33,13 +33,16 @@ class Shape:
 
     def misfit(self, value: object, path: str) -> tuple[str, str] | None:
         """Return the path of the first part that does not fit, and what is wrong with it."""
-        if self is ANYTHING:
+        if type(value) in self.types:
+            if self.part is None:
+                return None
+        elif self is ANYTHING:
             return None
-        if self.choices:
+        elif self.choices:
             if any(choice.misfit(value, path) is None for choice in self.choices):
                 return None
             return path, f"does not fit {self.name}"
-        if type(value) not in self.types:
+        else:
             return path, f"is of type {type(value).__name__}, where the handler takes {self.name}"
         if self.part is not None:
             if isinstance(value, list):

@@ -295,12 +295,21 @@ class Task(Generic[P, R]):
             )
         return returned
 
+    def begin_async(self, core: ActivationCore, payload: P) -> object:
+        """Call an async handler; what it returned is still to be awaited, if it can be.
+
+        The caller runs this, and awaits, in a copy of the context variables that is the
+        activation's own.
+        """
+        context = AsyncContext(core)
+        current.set(context)
+        return self._call(context, payload)
+
     async def invoke_async(self, core: ActivationCore, payload: P) -> object:
         """Call an async handler, as a part of the running task, and return what it returned."""
-        context = AsyncContext(core)
-        before = current.set(context)
+        before = current.set(AsyncContext(core))
         try:
-            returned = self._call(context, payload)
+            returned = self.begin_async(core, payload)
             if inspect.isawaitable(returned):
                 return await cast("Awaitable[object]", returned)
             return returned

@@ -62,16 +62,17 @@ class _Room:
 
     def has_place_for(self, item: Item) -> bool:
         lease = item.lease
+        run_id = lease.run_id
         # Answers and outcomes are told apart by the run's id, and an older lease of this worker
         # may be here still.
-        if self._tokens.get(lease.run_id, lease.token) != lease.token:
+        if self._tokens.get(run_id, lease.token) != lease.token:
             return False
-        if lease.run_id in self._settled or self._chars >= _LARGEST_BATCH_CHARS:
+        if run_id in self._settled or self._chars >= _LARGEST_BATCH_CHARS:
             return False
+        if type(item) is ToSettle:
+            # How it is settled depends on whether its last record was stored.
+            return run_id not in self._recorded and self._settles < LARGEST_CLAIM
         match item:
-            case ToSettle():
-                # How it is settled depends on whether its last record was stored.
-                return lease.run_id not in self._recorded and self._settles < LARGEST_CLAIM
             case ToRecord():
                 return self._records < _MOST_RECORDS
             case ToRead():
@@ -79,13 +80,15 @@ class _Room:
         return True
 
     def give_place(self, item: Item) -> None:
-        run_id = item.lease.run_id
-        self._tokens[run_id] = item.lease.token
+        lease = item.lease
+        run_id = lease.run_id
+        self._tokens[run_id] = lease.token
+        if type(item) is ToSettle:
+            self._settled.add(run_id)
+            self._settles += 1
+            self._chars += item.size
+            return
         match item:
-            case ToSettle():
-                self._settled.add(run_id)
-                self._settles += 1
-                self._chars += item.size
             case ToRecord():
                 self._recorded.add(run_id)
                 self._records += 1

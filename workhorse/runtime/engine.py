@@ -293,8 +293,7 @@ class Engine:
     # -- settling --------------------------------------------------------------------------------
 
     def _settled(self, answers: Sequence[tuple[Activation, RunState | None]]) -> None:
-        for activation, written in answers:
-            self._reports.settled(activation, written)
+        self._reports.settled(answers)
         freed = [each for each, written in answers if each.note_settled(written)]
         self.holdings.remove([each for each, _ in answers])
         self._free(freed)

@@ -9,7 +9,7 @@ import random
 from typing import Final
 
 from workhorse.domain.ids import RunId
-from workhorse.domain.outcomes import Finish, Settlement
+from workhorse.domain.outcomes import Finish, Settlement, Succeeded
 from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.domain.transitions import settlement_of
 from workhorse.runtime.activation import Activation
@@ -27,7 +27,10 @@ def decide(activation: Activation, draw: random.Random) -> Settlement:
         activation.settlement = settlement_of(
             outcome,
             attempt=claimed.attempt,
-            hand_backs=0 if activation.progressed else claimed.hand_backs,
+            # They count for one that ends without an end alone.
+            hand_backs=(
+                0 if type(outcome) is Succeeded or activation.progressed else claimed.hand_backs
+            ),
             retry=claimed.retry,
             draw=draw,
         )
@@ -45,7 +48,7 @@ def entry_of(activation: Activation) -> Entry:
         queue=claimed.queue,
         active_ms=activation.active_ms,
         inbox=claimed.inbox,
-        progressed=activation.progressed,
+        progressed=type(activation.settlement) is not Finish and activation.progressed,
     )
 
 

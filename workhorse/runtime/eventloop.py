@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any, Final
 
 from workhorse.handlers.signals import Stopped, Suspended
@@ -188,11 +189,14 @@ class HandlerLoop:
     def _start_all(self, activations: Sequence[Activation]) -> None:
         loop = asyncio.get_running_loop()
         for activation in activations:
-            activation.variables.run(running.set, activation)
-            activation.main = loop.create_task(
+            variables = activation.variables
+            variables.run(running.set, activation)
+            # Not by the loop's `create_task`: here is no handler whose task it could be.
+            activation.main = asyncio.Task(
                 self._activate(activation),
+                loop=loop,
                 name=f"run {activation.claimed.id}",
-                context=activation.variables,
+                context=variables,
             )
 
     async def _activate(self, activation: Activation) -> None:
@@ -200,10 +204,11 @@ class HandlerLoop:
         failed_beside = False
         try:
             if activation.begin(self._pace.now_ms()):
-                task = activation.task
+                task, core = activation.task, activation.core
                 try:
-                    payload = task.decode(activation.claimed.payload)
-                    value = await task.invoke_async(activation.core, payload)
+                    value = task.begin_async(core, task.decode(activation.claimed.payload))
+                    if type(value) is CoroutineType or inspect.isawaitable(value):
+                        value = await value
                 except BaseException as error:  # whatever it is, it is this attempt's failure
                     if isinstance(error, GeneratorExit) and self._closing:
                         raise  # nobody awaits this coroutine any more
@@ -213,7 +218,8 @@ class HandlerLoop:
                     await self._collect_waits(activation)
                     outcome = verdicts.of_error(activation, error)
                 else:
-                    await self._collect_waits(activation)
+                    if core.suspension:
+                        await self._collect_waits(activation)
                     outcome = verdicts.of_value(activation, value)
                 if activation.core.cancelled or activation.waits or failed_beside:
                     activation.uprooted = True  # what it left behind is, here

@@ -99,7 +99,8 @@ class ActivationRecorder:
     """Writes for one activation; `handlers.recording.Recorder` says what its calls do."""
 
     __slots__ = (
-        "_activation", "_lock", "_of", "_pending", "_progress", "_refusal", "lease", "stored",
+        "_activation", "_closed", "_lock", "_of", "_pending", "_progress", "_refusal", "lease",
+        "stored",
     )  # fmt: skip
 
     def __init__(self, activation: Activation, lease: Lease, of: Recorders) -> None:
@@ -109,6 +110,8 @@ class ActivationRecorder:
         self._lock = threading.Lock()
         self._pending: set[Pending[Any]] = set()
         self._refusal: BaseException | None = None
+        self._closed = False
+        """Whether it takes nothing any more; what it answers then is made when somebody asks."""
         self._progress: LatestProgress | None = None
         self.lease = lease
         self.stored = 0
@@ -131,7 +134,7 @@ class ActivationRecorder:
     def progress(self, progress: NewProgress) -> None:
         """Replace what the run says of its progress; after the end of the lease, say nothing."""
         with self._lock:
-            if self._refusal is not None:
+            if self._refusal is not None or self._closed:
                 return
             if self._progress is None:
                 self._progress = LatestProgress(
@@ -148,9 +151,9 @@ class ActivationRecorder:
         activation, transactions = self._activation(), self._of.transactions
         if transactions is None:
             raise ConfigurationError("this worker carries out no transactions of handlers")
-        if activation is None or self._refusal is not None:
+        if activation is None or self._refusal is not None or self._closed:
             refused: Pending[RecordAnswer] = Pending()
-            refused.fail(self._refusal or self._lost())
+            refused.fail(self._refused())
             return refused
         pending = transactions.transact(activation, record, operation)
         if self._await(pending):
@@ -204,7 +207,7 @@ class ActivationRecorder:
         """
         with self._lock:
             if self._refusal is None:
-                self._refusal = error or self._lost()
+                self._refusal = error or self._refused()
             refusal = self._refusal
             pending, self._pending = self._pending, set()
         if self._progress is not None:
@@ -216,11 +219,11 @@ class ActivationRecorder:
     def close(self) -> NewProgress | None:
         """Take nothing any more, the activation is settled now; return what is still unwritten."""
         last = self._progress.take() if self._progress is not None else None
-        self.fail(
-            LeaseLostError(
-                f"run {self.lease.run_id}: its activation has ended; nothing more is stored for it"
-            )
-        )
+        with self._lock:
+            self._closed = True
+            quiet = not self._pending and self._progress is None
+        if not quiet:
+            self.fail()
         return last
 
     def forget(self, pending: Pending[Any]) -> None:
@@ -233,19 +236,27 @@ class ActivationRecorder:
     def _submit(self, asked: ToRecord | ToRead, pending: Pending[Any]) -> None:
         activation = self._activation()
         if activation is None or activation.outcome is not None:
-            pending.fail(self._refusal or self._lost())
+            pending.fail(self._refused())
         elif self._await(pending) and not self._of.ask(asked):
             self.forget(pending)
             pending.fail(self._lost())
 
     def _await(self, pending: Pending[Any]) -> bool:
         with self._lock:
-            refusal = self._refusal
-            if refusal is None:
+            if self._refusal is None and not self._closed:
                 self._pending.add(pending)
                 return True
-        pending.fail(refusal)
+        pending.fail(self._refused())
         return False
+
+    def _refused(self) -> BaseException:
+        if self._refusal is not None:
+            return self._refusal
+        if not self._closed:
+            return self._lost()
+        return LeaseLostError(
+            f"run {self.lease.run_id}: its activation has ended; nothing more is stored for it"
+        )
 
     def _is_crash(self, activation: Activation | None, name: str) -> bool:
         if isinstance(self._refusal, Crashed):

@@ -6,6 +6,7 @@ Nothing here says more of an error than its type: its text may hold what the han
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from workhorse.domain.ids import RunId
@@ -26,20 +27,32 @@ class Reports:
         self._counters = counters
         self._warned: OrderedDict[RunId, None] = OrderedDict()
 
-    def settled(self, activation: Activation, written: RunState | None) -> None:
-        """Say what was written for an activation; None for nothing."""
-        if written is not None:
-            self._counters.add(Metric.RUNS_SETTLED, label=_label(written, activation.settlement))
-            if written is not RunState.CANCELLED:
-                _say_failure(activation)
+    def settled(self, answers: Sequence[tuple[Activation, RunState | None]]) -> None:
+        """Say what was written for activations; None for nothing."""
+        labels: dict[str, int] = {}
+        lost = 0
+        for activation, written in answers:
+            if written is RunState.SUCCEEDED:
+                label = "succeeded"
+            elif written is not None:
+                label = _label(written, activation.settlement)
+                if written is not RunState.CANCELLED:
+                    _say_failure(activation)
+            elif activation.lost:
+                continue
+            else:
+                lost += 1
+                _log.warning(
+                    "run %s: its lease is gone: taken, or given back by a lost commit",
+                    activation.claimed.id,
+                )
+                continue
+            labels[label] = labels.get(label, 0) + 1
             if activation.swallowed:
                 self._say_swallowed(activation)
-        elif not activation.lost:
-            self._counters.add(Metric.LEASES_LOST)
-            _log.warning(
-                "run %s: its lease is gone: taken, or given back by a lost commit",
-                activation.claimed.id,
-            )
+        for label, count in labels.items():
+            self._counters.add(Metric.RUNS_SETTLED, count, label=label)
+        self._counters.add(Metric.LEASES_LOST, lost)
 
     def _say_swallowed(self, activation: Activation) -> None:
         """Warn once for a run, which may come to many waits."""

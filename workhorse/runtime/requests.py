@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from workhorse.domain.outcomes import Finish, Suspend
 from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer
@@ -82,17 +82,16 @@ class ToProgress:
         return self.taken
 
 
-@dataclass(slots=True, eq=False)
 class ToSettle:
     """An activation that has ended; `progress` is what it said last and nobody has written."""
 
-    activation: Activation
-    progress: NewProgress | None = None
+    __slots__ = ("activation", "lease", "progress")
 
-    @property
-    def lease(self) -> Lease:
+    def __init__(self, activation: Activation) -> None:
+        self.activation = activation
+        self.lease: Final[Lease] = activation.lease
         """The lease that is given up."""
-        return self.activation.lease
+        self.progress: NewProgress | None = None
 
     @property
     def done(self) -> bool:
@@ -102,11 +101,11 @@ class ToSettle:
     @property
     def size(self) -> int:
         """About how many characters it puts into a batch."""
-        match self.activation.settlement:
-            case Finish(result=result) if result is not None:
-                return len(result)
-            case Suspend(waits):
-                return sum(len(each.new.detail or "") for each in waits if each.new is not None)
+        settlement = self.activation.settlement
+        if type(settlement) is Finish:
+            return 0 if settlement.result is None else len(settlement.result)
+        if type(settlement) is Suspend:
+            return sum(len(each.new.detail or "") for each in settlement.waits if each.new)
         return 0
 
 

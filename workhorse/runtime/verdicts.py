@@ -22,15 +22,19 @@ from workhorse.store.sweeping import DEADLINE_PASSED
 TIMED_OUT: Final = Failure("AttemptTimeout", "the attempt's active time ran out")
 CANCELLED: Final = Failure("Cancelled", "the run was cancelled while its handler was running")
 
+_SUCCEEDED: Final = Succeeded()
+
 
 def of_value(activation: Activation, value: object) -> Outcome:
     """Return the outcome of a handler that returned."""
-    decided = of_state(activation)
-    if decided is not None:
-        activation.swallowed = isinstance(decided, SuspendedAt)
-        return decided
+    if activation.limit is not None or activation.waits or activation.core.suspension:
+        decided = of_state(activation)
+        if decided is not None:
+            activation.swallowed = isinstance(decided, SuspendedAt)
+            return decided
     try:
-        return Succeeded(activation.task.encode_result(value))
+        result = activation.task.encode_result(value)
+        return Succeeded(result) if result != "null" else _SUCCEEDED
     except BaseException as error:  # noqa: BLE001 - a codec runs the user's code
         return Failed(describe(error), reason_for(activation.task, error))
 

@@ -132,14 +132,14 @@ class Writer:
 
     def _prepare(self, item: Item) -> bool:
         """Make what is written out of what was asked for; False where nothing is to be written."""
-        match item:
-            case ToSettle(activation):
-                decide(activation, self._draw)
-                # What was set apart and is still not stored, never is: the handler has ended.
-                item.progress = activation.recorder.close()
-            case ToProgress(recorder):
-                item.value = recorder.unwritten.take() if recorder.unwritten is not None else None
-                return item.value is not None
+        if type(item) is ToSettle:
+            decide(item.activation, self._draw)
+            # What was set apart and is still not stored, never is: the handler has ended.
+            item.progress = item.activation.recorder.close()
+        elif type(item) is ToProgress:
+            unwritten = item.recorder.unwritten
+            item.value = unwritten.take() if unwritten is not None else None
+            return item.value is not None
         return not item.done
 
     def _drop_lost(self, batch: Sequence[Item]) -> None:

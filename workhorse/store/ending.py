@@ -62,7 +62,7 @@ _ATTEMPT_COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ending:
     """A run that is to end; without `finish` it ends only where its cancel was asked.
 
@@ -80,7 +80,7 @@ class Ending:
     signed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """A run that has ended."""
 

@@ -71,7 +71,7 @@ def _interpreter(needs: tuple[int, int]) -> Path:
         own = Path(sys.base_prefix) / "bin" / "python{}.{}".format(*sys.version_info[:2])
         if own.exists():
             return own
-    found = {version: path for path in _candidates() if (version := _version(path)) >= needs}
+    found = {version: path for path in _candidates() if (version := python_version(path)) >= needs}
     if not found:
         raise UnavailableError("needs Python {}.{} or newer, which was not found".format(*needs))
     # The lowest that will do is the nearest to what the others run on.
@@ -87,7 +87,7 @@ def _candidates() -> Iterator[Path]:
     yield Path(sys.executable)
 
 
-def _version(path: Path) -> tuple[int, int]:
+def python_version(path: Path) -> tuple[int, int]:
     """Return e.g. (3, 12); (0, 0) for what does not run: a version manager's stand-in may not."""
     try:
         answer = subprocess.run(

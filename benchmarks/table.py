@@ -103,8 +103,9 @@ def peers(compared: Mapping[str, Any]) -> str:
     """Return the table of what `make bench-compare` has measured, with what is missing."""
     rows, gaps = [], []
     for name, entrant in compared.get("entrants", {}).items():
-        taken = entrant["settings"].get("taken", {})
-        named = " ".join([name, *(f"({each} {value})" for each, value in taken.items())])
+        settings = entrant["settings"]
+        taken = [f"({each} {value})" for each, value in settings.get("taken", {}).items()]
+        named = " ".join([name, *filter(None, [settings.get("version")]), *taken])
         rows.append(
             [
                 named,

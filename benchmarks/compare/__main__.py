@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.compare.measuring import WORKLOADS, Entry, sweep
-from benchmarks.compare.plan import Plan, chosen
+from benchmarks.compare.plan import Plan, chosen, versions
 from benchmarks.environments import UnavailableError, environment
 from benchmarks.figures import Rounds, add, medians, shown
 from benchmarks.server import bench_server
@@ -101,6 +101,7 @@ class Comparison:
                 if not plan.ours:
                     python = environment(plan.name, plan.requirements, needs=plan.needs)
                 entries.append(Entry(plan, python, server))
+                self._settings[plan.name] = versions(plan, python)
             except UnavailableError as error:
                 self._missing(plan.name, "all", error)
         return entries
@@ -115,7 +116,7 @@ class Comparison:
             return
         if tried:
             self._console.print(f"{name}: drains a second by setting: {tried}", highlight=False)
-            self._settings[name] = {"tried": tried, "taken": dict(entry.best)}
+            self._settings[name] |= {"tried": tried, "taken": dict(entry.best)}
 
     def round(self, entry: Entry, number: int) -> None:
         """Take it through all workloads once."""

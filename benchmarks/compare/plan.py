@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.environments import python_version
+
 REQUIREMENTS = Path(__file__).parent.parent / "peers" / "requirements"
 
 
@@ -125,6 +127,19 @@ PLANS: tuple[Plan, ...] = (
         store=False,
     ),
 )
+
+
+def versions(plan: Plan, python: Path) -> dict[str, str]:
+    """Return which version of an entrant runs on which Python; the project's own is this clone."""
+    found = {"python": "{}.{}".format(*python_version(python))}
+    if not plan.ours:
+        pinned = plan.requirements.read_text().splitlines()
+        found["version"] = next(
+            version
+            for name, _, version in (line.partition("==") for line in pinned)
+            if name == plan.name
+        )
+    return found
 
 
 def chosen(names: Sequence[str]) -> tuple[Plan, ...]:

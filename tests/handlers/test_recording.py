@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 from workhorse.handlers.recording import Pending
 
@@ -13,9 +14,9 @@ def test_who_waits_is_woken_ahead_of_callbacks_that_were_there_before() -> None:
     order: list[str] = []
 
     class Loop(asyncio.SelectorEventLoop):
-        def call_soon_threadsafe(self, callback, *args, context=None):  # type: ignore[no-untyped-def]
+        def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
             order.append("waiter")
-            return super().call_soon_threadsafe(callback, *args, context=context)
+            return super().call_soon_threadsafe(*args, **options)
 
     async def wait() -> None:
         pending: Pending[str] = Pending()

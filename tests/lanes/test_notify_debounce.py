@@ -36,6 +36,8 @@ class Bells:
         self.lines: list[Line] = []
         self.rung: list[str] = []
         self.away: Exception | None = None
+        self.breaks: Exception | None = None
+        """What the next ring raises."""
         self.opened = 0
 
     def ring(self, queues: Collection[str]) -> None:
@@ -74,8 +76,9 @@ class Line:
             return heard
 
     def ring(self, queues: Collection[str]) -> None:
-        if self._bells.away is not None:
-            raise self._bells.away
+        error, self._bells.breaks = self._bells.breaks, None
+        if error is not None:
+            raise error
         self._bells.ring(queues)
 
     def came(self, queues: Collection[str]) -> None:
@@ -260,8 +263,22 @@ def test_a_ring_that_failed_is_rung_when_the_line_is_back(
     bells.away = None
 
     eventually(lambda: bells.rung == ["q"])
+    eventually(lambda: lane._keeper._trouble is None)
     clock.now += 10
-    eventually(lambda: lane.send(outgoing("q")) == SendReport(sent=1))
+    assert lane.send(outgoing("q")) == SendReport(sent=1)
+
+
+def test_a_line_that_breaks_in_a_ring_is_rung_on_again(
+    open_lane: OpenLane, bells: Bells, clock: Clock
+) -> None:
+    """Whether the bell was rung before it broke, nobody knows; twice does no harm."""
+    lane = open_lane(first_rest_s=0.01, longest_rest_s=0.05)
+    lane.send(outgoing("q"))
+    clock.now += 10
+    bells.breaks = StoreUnavailableError("it broke")
+    assert lane.send(outgoing("q")) == SendReport(failed=1, error="it broke")
+    eventually(lambda: bells.rung == ["q", "q"])
+    assert bells.opened == 2
 
 
 def test_a_line_that_breaks_scans_all_queues_when_it_is_back(
@@ -321,6 +338,15 @@ def test_closing_rings_what_is_still_to_be_rung(open_lane: OpenLane, bells: Bell
     assert bells.rung == ["q"]
     assert bells.lines == []
     assert lane.send(outgoing("q")).failed == 1
+
+
+def test_closing_at_once_rings_too(open_lane: OpenLane, bells: Bells) -> None:
+    """Before the lane's thread has come as far as to look."""
+    keeper = open_lane()._keeper
+    keeper._debounce.wish("q", keeper._now_ms())
+    keeper._closed = True
+    keeper._serve()
+    assert bells.rung == ["q"]
 
 
 def test_closing_does_not_wait_for_a_database_that_is_away(

@@ -211,6 +211,16 @@ def test_an_interruption_before_a_wait_ends_it(line: PostgresLine) -> None:
     assert line.hear(["a", "b", LONG], 3_600_000) == set()
 
 
+def test_an_interruption_ends_one_wait_only(pg: Store, line: PostgresLine) -> None:
+    """Else who hears would go round and round."""
+    line.interrupt()
+    assert line.hear(["a", "b", LONG], 3_600_000) == set()
+    rings = threading.Thread(target=lambda: pg.run(ring, ["a"]))
+    rings.start()
+    assert line.hear(["a", "b", LONG], 20_000) == {"a"}
+    rings.join()
+
+
 def test_a_line_that_is_terminated_says_so(pg: Store, line: PostgresLine) -> None:
     with psycopg.connect(_plain(pg), autocommit=True) as other:
         other.execute(_TERMINATE)

@@ -149,11 +149,10 @@ class Resources:
             lane = self._lane
             self._siblings.clear()
             self._store = self._checked = self._lane = None
-        # The lane first: what it still has to say may go over the store.
-        if lane is not None and lane is not self._given_lane:
-            lane.close()
         for store in stores:
             store.close()
+        if lane is not None and lane is not self._given_lane:
+            lane.close()
 
     def abandon(self) -> None:
         """Open a lane of its own in a forked process; what is open is the parent's.

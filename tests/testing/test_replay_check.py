@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 import pytest
 
-from workhorse import AsyncContext, Context, RetryPolicy, Workhorse, waits
+from workhorse import AsyncContext, BatchItem, Context, RetryPolicy, Workhorse, waits
 from workhorse.errors import ConfigurationError, WorkhorseError
 from workhorse.testing import Kit, ReplayDivergenceError, check_replay
 
@@ -575,3 +575,16 @@ def test_what_is_no_exported_run_is_refused(document: Any, said: str) -> None:
 def test_a_divergence_is_an_assertion_and_one_of_ours() -> None:
     assert issubclass(ReplayDivergenceError, AssertionError)
     assert issubclass(ReplayDivergenceError, WorkhorseError)
+
+
+def test_a_batch_handler_has_no_way_to_replay(app: Workhorse, kit: Kit) -> None:
+    @app.task("b", batch=10)
+    def handler(items: list[BatchItem[int]]) -> None: ...
+
+    run = handler.enqueue(1)
+    kit.run_until_idle()
+    exported = app.admin.export(run.id)
+
+    with pytest.raises(ConfigurationError, match="no boundaries"):
+        check_replay(handler, exported)
+    assert exported["boundaries"] == []

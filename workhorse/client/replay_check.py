@@ -20,6 +20,7 @@ from workhorse.domain.boundaries import BoundaryKind
 from workhorse.domain.names import check_boundary
 from workhorse.errors import (
     CheckpointConflictError,
+    ConfigurationError,
     NonRetryableError,
     ReplayDivergenceError,
     WaitConflictError,
@@ -73,12 +74,18 @@ def check_replay(
     Raises:
         ReplayDivergenceError: The handler goes another way; its `boundary`, `expected`, `came` and
             `place` (the file and line of the call) say where the first difference is.
-        ConfigurationError: The document is none, or the handler cannot be one.
+        ConfigurationError: The document is none, or the handler cannot be one, or is one of
+            batches, whose runs have no boundaries.
 
     Source: docs/testing.md
     """
     imported = run_of(exported)
     checked = task if isinstance(task, Task) else TaskRegistry().register(task)
+    if checked.batch is not None:
+        raise ConfigurationError(
+            f"task '{checked.name}': {checked.where} is handed batches, whose runs have no "
+            "boundaries: there is no way to replay, and nothing to check"
+        )
     watch = Watch(imported, [check_boundary(name) for name in optional])
     error: BaseException | None = None
     try:

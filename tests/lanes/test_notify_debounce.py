@@ -83,7 +83,7 @@ class Line:
 
     def came(self, queues: Collection[str]) -> None:
         with self._changed:
-            self._heard |= set(queues)
+            self._heard |= self.queues.intersection(queues)
             self._changed.notify_all()
 
     def interrupt(self) -> None:

@@ -58,6 +58,7 @@ class SettingsArguments(TypedDict, total=False):
     poll_ms: int | None
     drain_seconds: float | None
     hint_stride: int | None
+    share_commits: bool | None
     health_port: int | None
     health_host: str | None
     log_level: str | None
@@ -130,6 +131,7 @@ class Workhorse(DeliveryCalls):
                 process=self._process,
             ),
             background=self._background,
+            share_commits=self.settings.share_commits,
             clock=clock,
         )
         self._bulk = BulkClient(
@@ -380,6 +382,7 @@ class Workhorse(DeliveryCalls):
             own_worker, self._own_worker = self._own_worker, None
         if own_worker is not None:
             own_worker.stop(drain)
+        self._client.close()
         if self._resources.lane_is_open:
             self._joiner.flush()
         self._background.close()
@@ -443,6 +446,7 @@ class Workhorse(DeliveryCalls):
         _inherited.append(self._own_worker)
         self._own_worker = None
         self._background.abandon()
+        self._client.abandon()
         self._resources.abandon()
 
 

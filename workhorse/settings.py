@@ -50,6 +50,8 @@ class Settings(BaseSettings):
     hint_stride: int = Field(default=10, ge=1, le=1000)
     """Bulk enqueue sends one wakeup per this many runs: 10 where long-running workers serve a
     queue, 1 where only Lambda does."""
+    share_commits: bool = False
+    """Whether enqueues of callers at once (threads, asyncio tasks) share a commit and a send."""
     health_port: int | None = Field(default=None, ge=0, le=65535)
     """Where `/livez`, `/readyz` and `/metrics` answer; 0 picks a free port, none is off."""
     health_host: str = "127.0.0.1"

@@ -46,6 +46,7 @@ SETTINGS: Final = (
     SettingOption("poll_ms", "MS", "Pause between two scans that found little."),
     SettingOption("drain_seconds", "SECONDS", "How long runs may go on after a stop signal."),
     SettingOption("hint_stride", "N", "Ready runs for which one wakeup is sent in bulk."),
+    SettingOption("share_commits", "", "Enqueues of callers at once share a commit."),
     SettingOption("health_port", "PORT", "Where a worker answers /livez; 0 picks a free port."),
     SettingOption("health_host", "HOST", "The address of that port."),
     SettingOption("log_level", "LEVEL", "DEBUG, INFO, WARNING, ERROR or CRITICAL."),

@@ -19,6 +19,7 @@ from workhorse.client.executing import RunNow
 from workhorse.client.joining import Joiner
 from workhorse.client.publishing import Publisher, predecessors_of
 from workhorse.client.results import Run, RunCalls
+from workhorse.client.sharing import SharedCommits
 from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.handlers.producing import Request
@@ -45,6 +46,7 @@ class Client:
         calls: What the returned handles work with.
         run_now: Claims and executes a run in this process.
         background: Where store calls of async callers run.
+        share_commits: Whether single enqueues of callers at once share a commit.
         clock: A test's clock; the host's for the coarse checks where there is none.
     """
 
@@ -58,6 +60,7 @@ class Client:
         calls: RunCalls,
         run_now: RunNow,
         background: Background,
+        share_commits: bool = False,
         clock: ManualClock | None = None,
     ) -> None:
         self._store = store
@@ -69,6 +72,8 @@ class Client:
         self._background = background
         self._clock = clock
         self._arming = Arming(store)
+        shared = SharedCommits(self.store_runs, publisher, background)
+        self._shared = shared if share_commits else None
 
     def now(self) -> datetime:
         """Return about the present, in UTC, for coarse checks only."""
@@ -80,6 +85,8 @@ class Client:
         """Store the run, in the caller's transaction where there is one; see `Task.enqueue`."""
         if connection is not None:
             return self.handle(self._joiner.enqueue([request.run], connection)[0], joined=True)
+        if self._shared is not None:
+            return self.handle(self._shared.enqueue(request.run))
         done, hints = self.store_runs([request.run])
         self._publisher.publish(hints)
         return self.handle(done[0])
@@ -91,13 +98,16 @@ class Client:
         if connection is not None:
             done = await self._joiner.enqueue_async([request.run], connection)
             return self.handle(done[0], joined=True)
+        if self._shared is not None:
+            return self.handle(await self._shared.enqueue_async(request.run))
         done, hints = await self._background.call(self.store_runs, [request.run])
         await self._publisher.publish_async(hints)
         return self.handle(done[0])
 
     def run_now(self, request: Request[R]) -> Run[R]:
         """Store the run, claim it and execute it here; see `RunNow`."""
-        done, hints = self.store_runs([request.run])
+        # No bell is rung for it: the workers who heard it would be quicker.
+        done, hints = self.store_runs([request.run], rings=False)
         run: Run[R] = self.handle(done[0])
         executed = False
         try:
@@ -116,16 +126,42 @@ class Client:
         # Not on the app's few threads: the handler may take as long as it likes.
         return await asyncio.to_thread(self.run_now, request)
 
+    # -- life ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for the commits under way; a later enqueue begins anew."""
+        if self._shared is not None:
+            self._shared.close()
+
+    def abandon(self) -> None:
+        """Begin anew in a process that was forked."""
+        if self._shared is not None:
+            self._shared.abandon()
+
     # -- parts that bulk enqueue shares ----------------------------------------------------------
 
     def store_runs(
-        self, runs: Sequence[NewRun], *, stride: int = 1
+        self,
+        runs: Sequence[NewRun],
+        *,
+        stride: int = 1,
+        patient: bool = True,
+        rings: bool = True,
     ) -> tuple[list[Enqueued], list[Hint]]:
-        """Insert runs in one transaction; return the answers and the wakeups that must follow."""
+        """Insert runs in one transaction; return the answers and the wakeups that must follow.
+
+        Whoever is not `patient` gets a `KeysHeldError` where a key's owner has not committed yet.
+        Where it does not ring, all wakeups follow, on a lane too that rings in the transaction.
+        """
         store, lane = self._store(), self._lane()
         # The ids were drawn before, so trying again after a lost answer makes no second run.
         done, hints = store.run(
-            enqueue_and_ring, runs, reach=lane.reach_ms, stride=stride, announce=announce_of(lane)
+            enqueue_and_ring,
+            runs,
+            reach=lane.reach_ms,
+            stride=stride,
+            announce=announce_of(lane) if rings else None,
+            patient=patient,
         )
         return done, hints + self._arming.arm(predecessors_of(runs, done))
 

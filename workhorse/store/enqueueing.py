@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -39,6 +40,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.hints import Hint, Reach
@@ -53,6 +55,8 @@ from workhorse.store.schema import Id, LinkKind, Number, keys, links, live, runs
 
 _MOST_CHARS: Final = 8 * 1024 * 1024
 _MOST_ROWS: Final = 1_000
+_MOMENT_MS: Final = 100
+_LOCK_NOT_GOT: Final = "55P03"
 KEY_LIFE_MS: Final = 30 * 24 * 3600 * 1000
 
 _PLAIN_COLUMNS = {
@@ -83,13 +87,23 @@ _LINK_COLUMNS = {"source": Id, "run_id": Id}
 _KEY_COLUMNS = {"task": Text(), "key": Text(), "run_id": Id, "fingerprint": Text()}
 
 
+class KeysHeldError(Exception):
+    """A key's owner has not committed yet and was not waited for; nothing was inserted."""
+
+
 def enqueue(
-    tx: Tx, new: Sequence[NewRun], *, reach: Reach, rerun_of: RunId | None = None
+    tx: Tx,
+    new: Sequence[NewRun],
+    *,
+    reach: Reach,
+    rerun_of: RunId | None = None,
+    patient: bool = True,
 ) -> list[Enqueued]:
     """Insert runs; answer for each, in order, what became of it.
 
     A run whose idempotency key belongs to another run is not inserted: the answer names the owner.
-    A key's owner that has not committed yet is waited for.
+    A key's owner that has not committed yet is waited for, unless `patient` is false: then it is
+    given a moment.
 
     Runs that are to come after others are linked to them; `freeing.arm` must follow the commit. A
     run may come after one that stands before it in `new`.
@@ -97,9 +111,10 @@ def enqueue(
     Raises:
         IdempotencyConflictError: A key belongs to a run with another payload; nothing is inserted.
         RunNotFoundError: A run is to come after one that is not there; nothing is inserted.
+        KeysHeldError: Somebody else's transaction holds a key; only where not `patient`.
     """
     _check_predecessors(tx, new)
-    others = _owned_by_others(tx, new)
+    others = _owned_by_others(tx, new, patient=patient)
     mine = [run for run in new if run.id not in others] if others else new
     if any(run.after for run in mine):
         mine = [_name_predecessors(run, others) for run in mine]
@@ -148,7 +163,7 @@ def reset_key(tx: Tx, task: str, key: str) -> bool:
     return tx.write(_reset_key, task=task, key=key) > 0
 
 
-def _owned_by_others(tx: Tx, new: Sequence[NewRun]) -> dict[RunId, RunId]:
+def _owned_by_others(tx: Tx, new: Sequence[NewRun], *, patient: bool) -> dict[RunId, RunId]:
     """Take the keys that are free or expired; return the owner where it is another run."""
     first: dict[tuple[str, str | None], NewRun] = {}
     for run in new:
@@ -157,7 +172,6 @@ def _owned_by_others(tx: Tx, new: Sequence[NewRun]) -> dict[RunId, RunId]:
             _compare(run, known.id, known.fingerprint)
     if not first:
         return {}
-    tx.wait_for_locks()
     batch = json.dumps(
         [
             {"task": r.task, "key": r.key, "run_id": r.id, "fingerprint": r.fingerprint}
@@ -166,13 +180,30 @@ def _owned_by_others(tx: Tx, new: Sequence[NewRun]) -> dict[RunId, RunId]:
     )
     # It locks the keys that have an owner too, so none can be reset before the next statement reads
     # who owns them. (The upsert's own snapshot is older than an owner that it had to wait for.)
-    tx.write(_take_keys, batch=batch, life_ms=KEY_LIFE_MS)
+    with _waiting_for_owners(tx, patient=patient):
+        tx.write(_take_keys, batch=batch, life_ms=KEY_LIFE_MS)
     owners: dict[tuple[str, str | None], RunId] = {}
     for task, key, owner, fingerprint in tx.fetch(_key_owners, batch=batch):
         _compare(first[task, key], str(owner), fingerprint)
         owners[task, key] = RunId(str(owner))
     owned = ((run.id, owners.get((run.task, run.key), run.id)) for run in new)
     return {run_id: owner for run_id, owner in owned if owner != run_id}
+
+
+@contextmanager
+def _waiting_for_owners(tx: Tx, *, patient: bool) -> Iterator[None]:
+    if patient:
+        tx.wait_for_locks()
+        yield
+        return
+    if tx.dialect.name == "postgresql":
+        tx.conn.exec_driver_sql(f"set local lock_timeout = {_MOMENT_MS}")
+    try:
+        yield
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_GOT:
+            raise
+        raise KeysHeldError from error
 
 
 def _check_predecessors(tx: Tx, new: Sequence[NewRun]) -> None:
@@ -559,4 +590,4 @@ def _plain_live_rows(fresh: FromClause) -> Select[Any]:
     )
 
 
-__all__ = ["enqueue", "hints_of", "reset_key"]
+__all__ = ["KeysHeldError", "enqueue", "hints_of", "reset_key"]

@@ -66,6 +66,7 @@ def enqueue_and_ring(
     reach: Reach,
     stride: int = 1,
     announce: Announce | None = None,
+    patient: bool = True,
 ) -> tuple[list[Enqueued], list[Hint]]:
     """Insert runs, and ring for them in the same transaction where the lane has it so.
 
@@ -75,13 +76,14 @@ def enqueue_and_ring(
         reach: How far ahead a queue's wakeups can be sent, in milliseconds.
         stride: One wakeup for so many ready runs of a queue.
         announce: The lane's, see `workhorse.ports.announce_of`.
+        patient: Whether a key's owner is waited for, see `enqueue`.
 
     Returns:
         What became of each, and the wakeups that must follow the commit: those not rung for.
 
     Raises: As `enqueue`.
     """
-    done = enqueue(tx, new, reach=reach)
+    done = enqueue(tx, new, reach=reach, patient=patient)
     hints = hints_of(new, done, reach=reach, stride=stride)
     if announce is None or not hints or tx.dialect.name != "postgresql":
         return done, hints

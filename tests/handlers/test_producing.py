@@ -55,6 +55,14 @@ def test_a_run_takes_from_its_task_what_its_producer_leaves_out(ship: Task[Any, 
     assert (run.key, run.fingerprint, run.session, run.tags) == (None, None, None, ())
 
 
+def test_a_producer_who_says_nothing_says_that_all_is_the_tasks_own(ship: Task[Any, Any]) -> None:
+    """The short way and the long one come to the same run, but for the id."""
+    short, long = ship.prepare({"id": 7}).run, ship.prepare({"id": 7}, queue=None).run
+
+    assert short.id < long.id
+    assert short._replace(id=long.id) == long
+
+
 def test_a_producer_says_it_all(ship: Task[Any, Any]) -> None:
     run = ship.prepare(
         [1],

@@ -30,6 +30,7 @@ from workhorse.handlers.producing import (
     RunHandle,
     RunOptions,
     checked_run,
+    plain_run,
 )
 from workhorse.handlers.signatures import LEFT_OUT, Signature
 
@@ -140,9 +141,11 @@ class Task(Generic[P, R]):
 
         Raises: As `enqueue`, but for the store's errors.
         """
+        text = self.encode_payload(payload)
+        if not options:
+            return Request(self, plain_run(self, text))
         now = self._producer.now() if self._producer is not None else None
-        run = checked_run(self, self.encode_payload(payload), now, **options)
-        return Request(self, run)
+        return Request(self, checked_run(self, text, now, **options))
 
     def run_now(self, payload: P = _LEFT_OUT, **options: Unpack[RunOptions]) -> RunHandle[R]:
         """Store a run and execute it here, by the same rules as in a worker.

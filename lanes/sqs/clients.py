@@ -1,6 +1,6 @@
-"""The seam to the SDK: four calls and two look-ups, over boto3 or over aioboto3.
+"""The seam to SQS: four calls and two look-ups, over boto3, over aioboto3, or leanly (lean.py).
 
-Both clients take the same parameters and give the same answers; the one difference is that
+The SDK's clients take the same parameters and give the same answers; the one difference is that
 aioboto3's are awaited. So all that is above the seam is written once, as coroutines. Over boto3
 they never suspend, they block, and a thread runs them from start to end (see runners.py).
 
@@ -74,12 +74,17 @@ Entry = Mapping[str, Any]
 
 
 class Calls(ABC):
-    """What the lane asks of SQS. Every call may raise whatever the SDK raises."""
+    """What the lane asks of SQS. Every call may raise whatever the SDK raises.
+
+    Operations and parameters are named as in botocore.
+    """
 
     def __init__(self, endpoint: Endpoint, timing: Timing) -> None:
         self._endpoint = endpoint
         self._timing = timing
         self._closed = False
+        self.region: str | None = None
+        """The region that the calls go to, once the clients are there."""
 
     async def receive(self, url: str, limit: int, wait_s: int) -> list[Raw]:
         """Return up to `limit` (at most 10) messages, waiting up to `wait_s` for the first."""
@@ -171,8 +176,6 @@ class Boto3Calls(Calls):
         super().__init__(endpoint, timing)
         self._lock = threading.Lock()
         self._clients: tuple[Any, Any] | None = None
-        self.region: str | None = None
-        """The region that the clients speak to, once they are there."""
 
     async def prepare(self) -> None:
         """Make the clients."""

@@ -6,6 +6,7 @@ import importlib.util
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
@@ -13,6 +14,7 @@ from lanes.sqs.addresses import Addresses
 from lanes.sqs.checks import check
 from lanes.sqs.clients import AioCalls, Boto3Calls, Calls, Endpoint, Timing
 from lanes.sqs.faults import LaneClosedError, SqsError, describe, queue_is_gone
+from lanes.sqs.lean import LeanCalls
 from lanes.sqs.receiving import SqsReceiver
 from lanes.sqs.runners import LoopRunner, Runner, ThreadRunner
 from lanes.sqs.sending import MAX_DELAY_S, Sender
@@ -43,8 +45,9 @@ class SqsLane:
     """Carries wakeups over SQS.
 
     Synchronous sends go over boto3; receives, what settles them, and asynchronous sends over
-    aioboto3 where it is installed (the extra `aio`), else over boto3 as well. Either is imported
-    at the first call. Credentials come from the SDK's usual chain, which also refreshes them.
+    aioboto3 where it is installed (the extra `aio`), else over boto3 as well; or all of them over
+    the lean client, where `sqs_client` asks for it. What is used is imported at the first call.
+    Credentials come from the SDK's usual chain, which also refreshes them.
 
     A process that forks makes its first call after the fork, or opens another lane in the child:
     the lane's threads and connections do not cross it.
@@ -61,18 +64,12 @@ class SqsLane:
         self._addresses = Addresses(settings)
         self._emulated = settings.aws_endpoint_url is not None
         endpoint = Endpoint(settings.aws_endpoint_url, settings.aws_region)
-        self._boto3 = Boto3Calls(endpoint, self._timing)
-        threads = _Backend(
-            self._boto3,
-            short=ThreadRunner("calls", most=_SEND_THREADS),
-            long=ThreadRunner("receives", most=None),
-        )
-        self._backends = [threads]
-        self._sync = self._async = threads
-        if _takes_aioboto3(settings.sqs_client):
-            loop = LoopRunner("loop")
-            self._async = _Backend(AioCalls(endpoint, self._timing), short=loop, long=loop)
-            self._backends.append(self._async)
+        client = _client(settings.sqs_client)
+        self._async = self._sync = _backend(client, endpoint, self._timing)
+        if client == "aioboto3":
+            # A caller that blocks anyway needs no event loop.
+            self._sync = _backend("boto3", endpoint, self._timing)
+        self._backends = [self._async] if client != "aioboto3" else [self._async, self._sync]
         self._sender = self._sender_over(self._sync)
         self._async_sender = self._sender_over(self._async)
         self._lock = threading.Lock()
@@ -86,7 +83,7 @@ class SqsLane:
 
         Raises:
             ConfigurationError: A queue's prefix, URL, ARN or name is not of the right form, or
-                `sqs_client` asks for aioboto3, which is not installed.
+                `sqs_client` asks for a client that is not installed.
         """
         return cls(context)
 
@@ -175,8 +172,9 @@ class SqsLane:
 
     async def _backlog(self, queue: str) -> int:
         try:
-            url = await self._addresses.url(self._boto3, queue)
-            found = await self._boto3.attributes(url, "ApproximateNumberOfMessages")
+            calls = self._sync.calls
+            url = await self._addresses.url(calls, queue)
+            found = await calls.attributes(url, "ApproximateNumberOfMessages")
         except Exception as error:  # noqa: BLE001  (whatever the SDK raises)
             if queue_is_gone(error):
                 self._addresses.forget(queue)
@@ -184,22 +182,36 @@ class SqsLane:
         return int(found["ApproximateNumberOfMessages"])
 
     async def _check(self, queue: str) -> list[str]:
-        try:
-            await self._boto3.prepare()
-        except Exception:  # noqa: BLE001  (the first call says it again, and is explained)
-            region = None
-        else:
-            region = self._boto3.region
+        calls = self._sync.calls
+        with suppress(Exception):  # the first call says it again, and is explained
+            await calls.prepare()
         return await check(
-            self._boto3, self._addresses, queue, region=region, emulated=self._emulated
+            calls, self._addresses, queue, region=calls.region, emulated=self._emulated
         )
 
 
-def _takes_aioboto3(sqs_client: str) -> bool:
-    installed = importlib.util.find_spec("aioboto3") is not None
-    if sqs_client == "aioboto3" and not installed:
+def _client(asked: str) -> str:
+    """Return which client is to be used; it is not imported yet."""
+    if asked == "auto":
+        return "aioboto3" if importlib.util.find_spec("aioboto3") else "boto3"
+    library, extra = {"aioboto3": ("aioboto3", "aio"), "lean": ("aiohttp", "lean")}.get(
+        asked, ("boto3", "")
+    )
+    if importlib.util.find_spec(library) is None:
         raise ConfigurationError(
-            "sqs lane: sqs_client is aioboto3, which is not installed; install the extra "
-            "`workhorse-lanes[aio]`, or set sqs_client to auto or boto3"
+            f"sqs lane: sqs_client is {asked}, which needs {library}, which is not installed; "
+            f"install the extra `workhorse-lanes[{extra}]`, or set sqs_client to auto or boto3"
         )
-    return installed and sqs_client != "boto3"
+    return asked
+
+
+def _backend(client: str, endpoint: Endpoint, timing: Timing) -> _Backend:
+    if client == "boto3":
+        return _Backend(
+            Boto3Calls(endpoint, timing),
+            short=ThreadRunner("calls", most=_SEND_THREADS),
+            long=ThreadRunner("receives", most=None),
+        )
+    loop = LoopRunner("loop")
+    calls = AioCalls(endpoint, timing) if client == "aioboto3" else LeanCalls(endpoint, timing)
+    return _Backend(calls, short=loop, long=loop)

@@ -1,4 +1,4 @@
-"""What the tests of the SQS lane share: an endpoint, a proxy before it, lanes over both clients."""
+"""What the tests of the SQS lane share: an endpoint, a proxy before it, lanes over each client."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def open_lane(prefix: str, proxy: SqsProxy, counters: Counters) -> Iterator[Open
         lane.close()
 
 
-@pytest.fixture(params=["boto3", "aioboto3"])
+@pytest.fixture(params=["boto3", "aioboto3", "lean"])
 def client(request: pytest.FixtureRequest) -> str:
-    """Either client, by its name in the settings."""
+    """Each client, by its name in the settings."""
     return str(request.param)
 
 
 @pytest.fixture
 def lane(open_lane: OpenLane, client: str) -> SqsLane:
-    """A lane over either client, with shortened time-outs."""
+    """A lane over each client, with shortened time-outs."""
     return open_lane(client, timing=Timing(grace_s=1.0, long_connect_s=1.0, close_s=0.5))

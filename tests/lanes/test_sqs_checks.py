@@ -15,9 +15,9 @@ from tests.support.sqs import SqsEndpoint
 from tests.support.sqs_proxy import DENIED, SWALLOW, Answer, SqsProxy, error
 
 
-@pytest.fixture
-def lane(open_lane: OpenLane) -> SqsLane:
-    return open_lane("boto3", timing=Timing(look_s=3.0))
+@pytest.fixture(params=["boto3", "lean"])
+def lane(request: pytest.FixtureRequest, open_lane: OpenLane) -> SqsLane:
+    return open_lane(request.param, timing=Timing(look_s=3.0))
 
 
 @pytest.fixture

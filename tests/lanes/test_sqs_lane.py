@@ -97,6 +97,8 @@ def test_a_client_that_is_not_installed_is_refused(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"workhorse-lanes\[aio\]"):
         open_lane("aioboto3")
+    with pytest.raises(ConfigurationError, match=r"workhorse-lanes\[lean\]"):
+        open_lane("lean")
     lane = open_lane("auto")
     assert lane._async is lane._sync
 

@@ -348,6 +348,6 @@ def test_the_clients_say_who_they_are(
     asyncio.run(lane.send_async(outgoing(1)))
 
     names = {call.user_agent for call in proxy.made("SendMessageBatch")}
-    library = {"boto3": "Boto3/", "aioboto3": "aiobotocore/"}[client]
+    library = {"boto3": "Boto3/", "aioboto3": "aiobotocore/", "lean": "aiohttp/"}[client]
     assert [name.startswith(library) for name in names] == [True], names
     assert all(" app/billing workhorse" in name for name in names)

@@ -1,4 +1,4 @@
-"""The suite of all lanes over SQS: both clients, standard and FIFO queues, a real HTTP endpoint."""
+"""The suite of all lanes over SQS: each client, standard and FIFO queues, a real HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SqsSuite(LaneSuite):
     def test_the_calls_were_made_by_the_client_that_was_asked_for(
         self, lane: Lane, queue: str, receiver: Receiver
     ) -> None:
-        """Synchronous sends are boto3's whatever is set; all else follows the setting."""
+        """All follow the setting, but synchronous sends where it is aioboto3: they are boto3's."""
         wakeup = self.wakeup(queue)
         lane.send([Outgoing(wakeup)])
         first = self.collect(receiver, 1)
@@ -99,7 +99,8 @@ class SqsSuite(LaneSuite):
         second = self.collect(receiver, 1)
         receiver.settle([(second[0], DELETE)])
         self._heals(lambda: bool(self.proxy.made("DeleteMessageBatch")))
-        assert {call.client for call in self.proxy.made("SendMessageBatch")} == {"boto3"}
+        blocking = "lean" if self.client == "lean" else "boto3"
+        assert {call.client for call in self.proxy.made("SendMessageBatch")} == {blocking}
         self.proxy.calls = [c for c in self.proxy.calls if c.operation != "SendMessageBatch"]
 
         asyncio.run(lane.send_async([Outgoing(wakeup)]))
@@ -117,6 +118,10 @@ class TestSqsOverAioboto3(SqsSuite):
     client = "aioboto3"
 
 
+class TestSqsOverLean(SqsSuite):
+    client = "lean"
+
+
 class TestSqsFifoOverBoto3(SqsSuite):
     fifo = True
     volume = 200
@@ -125,6 +130,13 @@ class TestSqsFifoOverBoto3(SqsSuite):
 
 class TestSqsFifoOverAioboto3(SqsSuite):
     client = "aioboto3"
+    fifo = True
+    volume = 200
+    delays_messages = False
+
+
+class TestSqsFifoOverLean(SqsSuite):
+    client = "lean"
     fifo = True
     volume = 200
     delays_messages = False

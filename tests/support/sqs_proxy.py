@@ -29,8 +29,9 @@ class Call:
 
     @property
     def client(self) -> str:
-        """Which SDK made it."""
-        return "aioboto3" if "aiobotocore/" in self.user_agent else "boto3"
+        """Which client made it, by its name in the settings."""
+        names = {"aiobotocore": "aioboto3", "aiohttp": "lean"}
+        return names.get(self.user_agent.partition("/")[0], "boto3")
 
     @property
     def access_key(self) -> str:

@@ -56,7 +56,7 @@ SETTINGS: Final = (
     SettingOption("sqs_queue_prefix", "TEXT", "What stands before a queue's name at SQS."),
     SettingOption("sqs_queue_urls", "JSON", "Queue name to the URL, ARN or name of its SQS queue."),
     SettingOption("sqs_fifo", "", "Queue names stand for FIFO queues."),
-    SettingOption("sqs_client", "NAME", "auto, boto3 or aioboto3."),
+    SettingOption("sqs_client", "NAME", "auto, boto3, aioboto3 or lean."),
 )
 
 

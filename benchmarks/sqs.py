@@ -36,7 +36,7 @@ QUEUE: Final = "bench"
 RUNS: Final = 10_000
 CONCURRENCY: Final = 100
 WAKEUPS: Final = {"stride": 10, "each": 1}
-CLIENTS: Final = ("boto3", "aioboto3")
+CLIENTS: Final = ("boto3", "aioboto3", "lean")
 
 
 def _app(database_url: str, endpoint_url: str, client: str, stride: int) -> Workhorse:

@@ -14,7 +14,7 @@ from tests.store.acting import TASK, put
 from tests.support.databases import Databases
 from workhorse.domain.ids import new_run_id
 from workhorse.store import claiming, ending, leasing, settling, sweeping, viewing
-from workhorse.store.database import Store
+from workhorse.store.database import Store, Tx
 from workhorse.store.dialect import CLOCK
 
 _IDS = json.dumps([new_run_id() for _ in range(100)])
@@ -218,6 +218,21 @@ def test_limits_stand_in_the_statement(store: Store) -> None:
     ):
         assert "LIMIT 100" in store._statements.prepare(*form).sql
     assert "LIMIT 200" in store._statements.prepare(claiming._claim, False, True, True).sql
+
+
+@pytest.mark.parametrize("pooler", [False, True], ids=["direct", "pooler"])
+def test_plans_are_those_that_go_by_indexes(postgresql_url: str, pooler: bool) -> None:
+    store = Store.open(postgresql_url, pooler=pooler)
+    wanted = {
+        "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_mergejoin": "off",
+        "random_page_cost": "1.1", "jit": "off",
+    }  # fmt: skip
+
+    def show(tx: Tx) -> dict[str, str]:
+        return {name: tx.conn.exec_driver_sql(f"show {name}").scalar_one() for name in wanted}
+
+    assert store.run(show) == wanted
+    store.close()
 
 
 # -- SQLite --------------------------------------------------------------------------------------

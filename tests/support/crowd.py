@@ -67,6 +67,7 @@ _FILL: Final = (
     """
     insert into {s}queues (name, paused_at, paused_by, paused_why)
     values ('paused', {past_of_queue}, 'a test', 'it is full')
+    on conflict do nothing
     """,
 )
 

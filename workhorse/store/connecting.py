@@ -21,10 +21,22 @@ from workhorse.errors import ConfigurationError
 
 # How long a statement may wait for a row's lock, and how long a session may hold locks without
 # saying anything: a worker that was frozen in a transaction must not block its successor.
-_SESSION: Final = "-c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
-BOUNDS: Final = (
-    "select set_config('lock_timeout', '2s', true),"
-    " set_config('idle_in_transaction_session_timeout', '10s', true)"
+_SESSION_BOUNDS: Final = {
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "10s",
+    # Every statement of the store goes by an index. Where statistics are missing, or older than a
+    # bulk enqueue, the planner would rather read a table whole, or add the index of all ready runs
+    # to that of a few ids; and it would compile a claim for longer than the claim takes. See
+    # docs/adr/0017-tables-that-grow.md.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_mergejoin": "off",
+    "random_page_cost": "1.1",
+    "jit": "off",
+}
+_SESSION: Final = " ".join(f"-c {name}={value}" for name, value in _SESSION_BOUNDS.items())
+BOUNDS: Final = "select " + ", ".join(
+    f"set_config('{name}', '{value}', true)" for name, value in _SESSION_BOUNDS.items()
 )
 """The same for one transaction: a pooler hands out sessions that know nothing of it."""
 _REACHED: Final[dict[str, Any]] = {

@@ -231,14 +231,15 @@ def _unknown(d: Dialect) -> Executable:
 
 def _open_queues(_d: Dialect) -> Executable:
     """Walk from one queue's name to the next: a probe each, however many runs are ready."""
-    ready = live.c.state == literal_column("'ready'")
-    walk = select(func.min(live.c.queue).label("queue")).where(ready).cte("walk", recursive=True)
-    after = (
-        select(func.min(live.c.queue))
-        .where(ready, live.c.queue > walk.c.queue)
-        .correlate(walk)
-        .scalar_subquery()
+    # Not by min(): where the statistics know of no ready run, it reads them all for the least.
+    queue = (
+        select(live.c.queue)
+        .where(live.c.state == literal_column("'ready'"))
+        .order_by(live.c.queue)
+        .limit(literal_column("1"))
     )
+    walk = select(queue.scalar_subquery().label("queue")).cte("walk", recursive=True)
+    after = queue.where(live.c.queue > walk.c.queue).correlate(walk).scalar_subquery()
     walk = walk.union_all(select(after).where(walk.c.queue.is_not(null())))
     return select(walk.c.queue).where(walk.c.queue.is_not(null()), open_queue(walk.c.queue))
 

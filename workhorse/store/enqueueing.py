@@ -515,7 +515,7 @@ def _line_up(d: Dialect) -> Executable:
 
 
 def _insert_both(d: Dialect) -> Executable:
-    u = d.rows("batch", _RUN_COLUMNS)
+    u = select(d.rows("batch", _RUN_COLUMNS)).cte("u")  # read once, and used twice
     fresh = _runs_from(d, u, _STORED).returning(runs.c.id).cte("fresh")
     rows = _live_rows(d, u, u.c.id.in_(select(fresh.c.id)))
     return (

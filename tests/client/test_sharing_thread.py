@@ -100,6 +100,22 @@ def test_a_thread_that_dies_leaves_nobody_waiting(
     assert runs.threads[1] == threading.current_thread().name
 
 
+def test_who_enqueues_on_the_thread_itself_does_not_wait_for_it(share: Share, runs: Runs) -> None:
+    """A log handler, say, that is told of a wakeup which was not sent."""
+    shared = share()
+
+    def enqueue_too(batch: Sequence[NewRun], _patient: bool) -> None:
+        if batch[0].payload == "1":
+            assert shared.enqueue(a_run("from within")).created
+
+    runs.refuse = enqueue_too
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(shared.enqueue, a_run("1")).result(10).created
+
+    assert runs.batches == [["1"], ["from within"]]
+    assert set(runs.threads) == {"workhorse-commits"}
+
+
 def test_where_no_thread_can_be_started_each_stores_his_own(
     share: Share, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,11 +78,14 @@ class SharedCommits:
 
         Raises: As `Client.store_runs`.
         """
-        caller = _Thread(run)
-        self._admit(caller)
-        caller.wait()
-        if (answer := caller.outcome()) is not None:
-            return answer
+        # On the thread itself a lane or a log handler of the program may get here: nobody else
+        # would ever answer it.
+        if not self._committer.is_here():
+            caller = _Thread(run)
+            self._admit(caller)
+            caller.wait()
+            if (answer := caller.outcome()) is not None:
+                return answer
         done, hints = self._store_runs([run])
         self._publisher.publish(hints)
         return done[0]
@@ -162,6 +165,11 @@ class _Committer:
         self._serving = False
         self._resting = False
         self._closed = False
+        self._thread = 0
+
+    def is_here(self) -> bool:
+        """Say whether the thread that calls is the one that works the queue off."""
+        return threading.get_ident() == self._thread
 
     @property
     def waiting(self) -> int:
@@ -198,6 +206,7 @@ class _Committer:
 
     def _serve(self) -> None:
         batch: Sequence[_Caller] = ()
+        self._thread = threading.get_ident()
         try:
             while self._wait():
                 batch = self._gather()
@@ -215,6 +224,7 @@ class _Committer:
             self._resting = False
             self._serving = bool(self._waiting)
             if not self._serving:
+                self._thread = 0  # another may get its number
                 self._changed.notify_all()
             return self._serving
 
@@ -240,6 +250,7 @@ class _Committer:
             left = [*batch, *self._waiting]
             self._waiting.clear()
             self._serving = False
+            self._thread = 0
             self._changed.notify_all()
         _tell(left)
 

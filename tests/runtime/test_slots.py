@@ -74,3 +74,12 @@ def test_closing_ends_all_waits() -> None:
     waiting.join(10)
     assert got == [0]
     eventually(lambda: not waiting.is_alive())
+
+
+@pytest.mark.parametrize(("size", "taken"), [(1, 1), (50, 50), (60, 50), (400, 200)])
+def test_of_many_slots_one_claim_takes_half(size: int, taken: int) -> None:
+    """The other half is for a claim that is on its way while these are handled."""
+    slots = Slots(size, ["a"])
+    with slots.turn("a") as turn:
+        assert turn.reserve(10_000) == taken
+    assert slots.free == size - taken

@@ -122,6 +122,7 @@ def maintain(
 def _drained(one: Worker, drain_seconds: float) -> tuple[int, int]:
     """Drain until nothing is left or a signal comes; return the exit code and how many ran."""
     from workhorse.runtime import exits as ends
+    from workhorse.runtime.garbage import tend_garbage
     from workhorse.runtime.options import Shutdown
     from workhorse.runtime.signals import Signals
 
@@ -129,6 +130,7 @@ def _drained(one: Worker, drain_seconds: float) -> tuple[int, int]:
     with Signals(Shutdown(drain_ms=round(drain_seconds * 1000))) as signals:
 
         def drain() -> None:
+            tend_garbage()
             try:
                 drained.set_result(one.drain())
             except BaseException as error:  # noqa: BLE001 - the main thread raises it

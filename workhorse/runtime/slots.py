@@ -9,6 +9,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
+
+_WHOLE: Final = 50
+"""Up to so many slots, a claim takes all that are free: smaller claims would cost more a run."""
 
 
 class Slots:
@@ -21,6 +25,9 @@ class Slots:
 
     def __init__(self, size: int, queues: Sequence[str]) -> None:
         self.size = size
+        self.share = size if size <= _WHOLE else max(_WHOLE, size // 2)
+        """How many are taken at once: of many slots not all, so that one claim is on its way while
+        the runs of another are handled and those of a third are settled."""
         self._free = size
         self._changed = threading.Condition()
         self._closed = False
@@ -104,7 +111,7 @@ class Turn:
         """
         slots = self._slots
         with slots._changed:
-            taken = min(wanted, slots._wait_for_turn(self._queue, timeout))
+            taken = min(wanted, slots.share, slots._wait_for_turn(self._queue, timeout))
             if taken:
                 slots._free -= taken
                 slots._serving += 1

@@ -27,6 +27,7 @@ from workhorse.runtime import exits
 from workhorse.runtime.calls import StoreCalls
 from workhorse.runtime.checks import SchemaCheck
 from workhorse.runtime.draining import Drain
+from workhorse.runtime.garbage import tend_garbage
 from workhorse.runtime.health import HealthServer, Report
 from workhorse.runtime.options import WorkerOptions
 from workhorse.runtime.pace import Pace, SystemPace
@@ -194,6 +195,9 @@ class Worker:
         ends the process at once. When runs were cut short, a backstop ends the process soon after,
         whatever hangs: leave it with the exit code that is returned.
 
+        The process is the worker's: Python's garbage collector is set to be less eager, where
+        nobody has done so before (`runtime.garbage`).
+
         Raises:
             ConfigurationError: It was not called in the main thread.
             SchemaMismatchError: As `start`.
@@ -202,6 +206,7 @@ class Worker:
         with Signals(shutdown) as signals:
             self._wake_run = signals.wake
             self.start()
+            tend_garbage()
             signals.wait()
             if self._died is not None:
                 self.stop(0)

@@ -41,8 +41,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.domain.ids import RunId
-from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
-from workhorse.domain.runs import ClaimedRun, Lease, RunState
+from workhorse.domain.retry import RetryPolicy
+from workhorse.domain.runs import DEFAULT_PRIORITY, ClaimedRun, Lease, RunState
 from workhorse.domain.sightings import Sighting
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
@@ -131,7 +131,7 @@ def claim(
         chosen = json.dumps([row[0] for row in picked])
         tx.write(_take, chosen=chosen, token=token, lease_ms=lease_ms)
         taken = tx.fetch_raw(_read_chosen, chosen=chosen) if picked else []
-    claimed = with_history(tx, _claimed_runs(tx, taken))
+    claimed = with_history(tx, _claimed_runs(tx, taken, token=token, queue=queue))
     claimed.sort(key=lambda run: (-run.priority, run.id))
     if edge is None:
         return Claim(claimed)
@@ -142,7 +142,8 @@ def claim(
 
 def claimed_under(tx: Tx, token: int) -> list[ClaimedRun]:
     """Return what a claim took whose answer was lost."""
-    return with_history(tx, _claimed_runs(tx, tx.fetch_raw(_read_claimed, token=token)))
+    rows = tx.fetch_raw(_read_claimed, token=token)
+    return with_history(tx, _claimed_runs(tx, rows, token=token))
 
 
 def turn_was_taken(error: BaseException) -> bool:
@@ -174,36 +175,39 @@ def sight(tx: Tx, ids: Sequence[RunId]) -> dict[RunId, Sighting]:
     return seen
 
 
-def _claimed_runs(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> list[ClaimedRun]:
+def _claimed_runs(
+    tx: Tx, rows: Sequence[tuple[Any, ...]], *, token: int, queue: str | None = None
+) -> list[ClaimedRun]:
+    """Make runs of rows of `_shown`; where no queue is given, it is the last column."""
     read = tx.dialect.read_aware
-    return [
-        ClaimedRun(
+    claimed = []
+    for id_, task, attempt, fence, payload, created_at, started_at, extras, last in rows:
+        run = ClaimedRun(
             id=id_,
             task=task,
-            queue=queue,
+            queue=queue or last,
             payload=payload,
             attempt=attempt,
             lease=Lease(id_, fence, token),
-            inbox=inbox,
-            hand_backs=hand_backs,
-            active_ms=active_ms,
-            priority=100 - rank,
-            session=session,
-            tags=tuple(json.loads(tags)) if tags else (),
-            key=key,
-            retry=DEFAULT_RETRY if retry is None else RetryPolicy.from_json(retry),
-            timeout_ms=timeout_ms,
-            deadline_in_ms=None if deadline_in_ms is None else int(deadline_in_ms),
             created_at=read(created_at),
             started_at=read(started_at),
-            traceparent=traceparent,
         )
-        for (
-            id_, task, queue, attempt, fence, token, inbox, hand_backs, active_ms, rank, session,
-            started_at, deadline_in_ms, payload, tags, key, retry, timeout_ms, created_at,
-            traceparent, *_,
-        ) in rows
-    ]  # fmt: skip
+        if extras is not None:
+            _add_extras(run, json.loads(extras))
+        claimed.append(run)
+    return claimed
+
+
+def _add_extras(run: ClaimedRun, extras: list[Any]) -> None:
+    (
+        run.inbox, run.hand_backs, run.active_ms, rank, run.session, run.deadline_in_ms, tags,
+        run.key, retry, run.timeout_ms, run.traceparent,
+    ) = extras  # fmt: skip
+    run.priority = 100 - rank
+    if tags is not None:
+        run.tags = tuple(json.loads(tags))
+    if retry is not None:
+        run.retry = RetryPolicy.from_json(retry)
 
 
 # -- what can be claimed -------------------------------------------------------------------------
@@ -375,19 +379,39 @@ def _taking(d: Dialect, chosen: ColumnElement[bool]) -> Any:
     )
 
 
-_LIVE = (
-    "id", "task", "queue", "attempt", "fence", "token", "inbox", "hand_backs", "active_ms",
-    "rank", "session", "started_at",
-)  # fmt: skip
-_RUN = ("payload", "tags", "key", "retry", "timeout_ms", "created_at", "traceparent")
-
-
 def _shown(d: Dialect, row: FromClause) -> list[ColumnElement[Any]]:
+    """Return what a claim answers: few columns, for each costs the driver about as much as a row.
+
+    What most runs have nothing of stands in one of them, as a JSON list, which is null for these.
+    """
     left = case((row.c.deadline_at.is_(null()), null()), else_=d.millis(d.clock, row.c.deadline_at))
+    zero: ColumnElement[int] = literal_column("0")
+    usual = and_(
+        row.c.inbox == zero,
+        row.c.hand_backs == zero,
+        row.c.active_ms == zero,
+        row.c.rank == literal_column(str(100 - DEFAULT_PRIORITY)),
+        row.c.session.is_(null()),
+        row.c.deadline_at.is_(null()),
+        runs.c.tags.is_(null()),
+        runs.c.key.is_(null()),
+        runs.c.retry.is_(null()),
+        runs.c.timeout_ms.is_(null()),
+        runs.c.traceparent.is_(null()),
+    )
+    extras = d.json_list(
+        row.c.inbox, row.c.hand_backs, row.c.active_ms, row.c.rank, row.c.session, left,
+        runs.c.tags, runs.c.key, runs.c.retry, runs.c.timeout_ms, runs.c.traceparent,
+    )  # fmt: skip
     return [
-        *(row.c[name] for name in _LIVE),
-        left.label("deadline_in_ms"),
-        *(runs.c[name] for name in _RUN),
+        row.c.id,
+        row.c.task,
+        row.c.attempt,
+        row.c.fence,
+        runs.c.payload,
+        runs.c.created_at,
+        row.c.started_at,
+        case((usual, null()), else_=extras).label("extras"),
     ]
 
 
@@ -425,7 +449,7 @@ def _take(d: Dialect) -> Executable:
 
 def _read_chosen(d: Dialect) -> Executable:
     return (
-        select(*_shown(d, live))
+        select(*_shown(d, live), null())
         .join(runs, runs.c.id == live.c.id)
         .where(d.one_of(live.c.id, "chosen"))
     )
@@ -433,7 +457,7 @@ def _read_chosen(d: Dialect) -> Executable:
 
 def _read_claimed(d: Dialect) -> Executable:
     return (
-        select(*_shown(d, live))
+        select(*_shown(d, live), live.c.queue)
         .join(runs, runs.c.id == live.c.id)
         .where(
             live.c.token == bindparam("token", type_=Number),

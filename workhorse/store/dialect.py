@@ -104,6 +104,10 @@ class Dialect(ABC):
         """Return how many bytes a text takes as UTF-8."""
 
     @abstractmethod
+    def json_list(self, *parts: ColumnElement[Any]) -> ColumnElement[str]:
+        """Return the text of a JSON list."""
+
+    @abstractmethod
     def settled_down(self) -> ColumnElement[bool]:
         """Say that the database has been up for a while: what was finished has had time to land."""
 
@@ -194,6 +198,9 @@ class PostgresDialect(Dialect):
 
     def octets(self, col: ColumnElement[Any]) -> ColumnElement[Any]:
         return func.octet_length(col)
+
+    def json_list(self, *parts: ColumnElement[Any]) -> ColumnElement[str]:
+        return cast(func.json_build_array(*parts), Text)
 
     def settled_down(self) -> ColumnElement[bool]:
         if self.own_clock:
@@ -294,6 +301,9 @@ class SqliteDialect(Dialect):
 
     def octets(self, col: ColumnElement[Any]) -> ColumnElement[Any]:
         return func.length(cast(col, LargeBinary))
+
+    def json_list(self, *parts: ColumnElement[Any]) -> ColumnElement[str]:
+        return func.json_array(*parts)
 
     def settled_down(self) -> ColumnElement[bool]:
         return true()  # the database is in this process: it does not come back before its users

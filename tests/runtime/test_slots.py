@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tests.support.eventually import eventually
 from workhorse.runtime.slots import Slots
 

@@ -297,13 +297,12 @@ def test_an_item_says_what_a_context_says_of_its_run() -> None:
 
 def test_an_item_passes_on_what_is_decided() -> None:
     item, _, noted = an_item()
-    error = ValueError()
+    error, decided = ValueError(), [item.decided]
 
-    assert not item.decided
     assert item.succeed() is True
     assert item.succeed([1]) is True
     assert item.fail(error) is False
-    assert item.decided
+    assert [*decided, item.decided] == [False, True]
     assert noted.decisions == [("succeed", None), ("succeed", [1]), ("fail", error)]
 
 
@@ -312,14 +311,14 @@ def test_a_runs_own_signal_is_its_own_and_the_workers_is_the_batchs() -> None:
     assert (bool(item.cancelled), bool(item.stopping)) == (False, False)
 
     core.cancelled.set(StopReason.CANCELLED)
-    assert (item.cancelled.reason, item.stopping.reason) == (StopReason.CANCELLED, None)
+    assert item.cancelled.reason is StopReason.CANCELLED
+    assert item.stopping.reason is None
     noted.stopping.set(StopReason.SHUTDOWN)
 
     assert item.stopping.wait(0)
-    with pytest.raises(Stopped, match="cancelled"):
-        item.cancelled.raise_if_set()
-    with pytest.raises(Stopped, match="a batch"):
-        item.stopping.raise_if_set()
+    for signal, said in ((item.cancelled, "cancelled"), (item.stopping, "a batch")):
+        with pytest.raises(Stopped, match=said):
+            signal.raise_if_set()
 
 
 def test_a_signal_is_waited_for_in_threads_and_on_event_loops() -> None:

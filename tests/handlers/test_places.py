@@ -13,6 +13,8 @@ from workhorse.errors import ConfigurationError
 from workhorse.handlers.places import Place, find, place_of
 from workhorse.handlers.registry import TaskRegistry
 
+ROOT = Path(__file__).parents[2]
+
 registry = TaskRegistry()
 
 
@@ -128,7 +130,7 @@ GUARDED = f"{PROGRAM}\nif __name__ == '__main__':\n    main()\n"
 
 
 def python(processes: Processes, folder: Path, *arguments: str) -> str:
-    process = processes.python(*arguments, cwd=folder, env={"PYTHONPATH": None})
+    process = processes.python(*arguments, cwd=folder, env={"PYTHONPATH": str(ROOT)})
     process.wait()
     return process.output()
 

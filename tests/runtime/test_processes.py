@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +21,7 @@ from tests.support.eventually import eventually
 from workhorse.app import Workhorse
 from workhorse.domain.boundaries import BoundaryKind
 from workhorse.domain.retry import RetryPolicy
-from workhorse.domain.runs import Reason, RunState, RunView
+from workhorse.domain.runs import ClaimedRun, Reason, RunState, RunView
 from workhorse.errors import ConfigurationError
 from workhorse.runtime.worker import Worker
 from workhorse.store.database import ManualClock, Store
@@ -67,8 +69,17 @@ def live(sqlite_url: str) -> Iterator[Rig]:
 def run(rig: Rig, worker: Worker, task: str, payload: Any = None, **fields: Any) -> RunView:
     """Execute a run once, and return what is stored of it."""
     claimed = rig.claimed(task, json.dumps(payload), **fields)
-    worker.process_run(claimed)
+    execute(worker, claimed)
     return rig.view(claimed.id)
+
+
+def execute(worker: Worker, claimed: ClaimedRun) -> None:
+    """Execute a claimed run; one that hangs fails the test and not the suite."""
+    caller = contextvars.copy_context()
+    done = threading.Thread(target=caller.run, args=(worker.process_run, claimed), daemon=True)
+    done.start()
+    done.join(50)
+    assert not done.is_alive(), f"{claimed.task} does not end"
 
 
 def work_off(rig: Rig, worker: Worker) -> None:
@@ -79,7 +90,7 @@ def work_off(rig: Rig, worker: Worker) -> None:
         if not runs:
             return
         for each in runs:
-            worker.process_run(each)
+            execute(worker, each)
 
 
 def is_alive(pid: int) -> bool:
@@ -156,8 +167,9 @@ def test_context_variables_neither_cross_nor_leak(lite: Rig) -> None:
 
 
 def test_what_a_handler_prints_is_there_when_it_has_ended(
-    lite: Rig, capfd: pytest.CaptureFixture[str]
+    lite: Rig, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     run(lite, lite.worker(), "prints", "a line")
 
     assert capfd.readouterr().out == "a line\n"
@@ -171,7 +183,7 @@ def test_a_program_that_a_handler_starts_takes_signals_as_any(lite: Rig) -> None
 
 
 def test_boundaries_of_all_kinds_go_through_the_worker(
-    rig: Rig, clock: ManualClock, tmp_path: Path
+    rig: Rig, clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each is stored once, the worker's lease and the database's clock decide, waits suspend."""
     worker = rig.worker()
@@ -216,6 +228,7 @@ def test_boundaries_of_all_kinds_go_through_the_worker(
     assert (tmp_path / "stage").read_text() == "x\n"
     assert len((tmp_path / "called").read_text().splitlines()) == view.fence
     assert rig.count(Metric.RUNS_SETTLED, "parked") == view.fence - 1
+    assert caplog.text == ""
 
 
 def test_values_that_did_not_come_with_the_claim_are_read(rig: Rig, clock: ManualClock) -> None:
@@ -238,7 +251,7 @@ def test_a_conflict_ends_the_run(lite: Rig) -> None:
     first = run(lite, worker, "conflict", 1, retry=AT_ONCE)
     assert first.state is RunState.READY
 
-    worker.process_run(lite.claim())
+    execute(worker, lite.claim())
 
     view = lite.view(first.id)
     assert (view.state, view.reason) == (RunState.FAILED, Reason.NOT_RETRYABLE)
@@ -341,7 +354,7 @@ def test_case_6_a_process_that_dies_spends_an_attempt_at_once(
     first = run(rig, worker, "dies", payload, retry=AT_ONCE)
 
     assert (first.state, first.attempt) == (RunState.READY, 2)
-    worker.process_run(rig.claim())
+    execute(worker, rig.claim())
     assert rig.view(first.id).result == '"survived"'
     last = run(rig, worker, "dies", payload, retry=ONCE)
     assert (last.state, last.reason, last.error_type) == (
@@ -400,7 +413,7 @@ def test_a_process_that_dies_before_it_is_ready_fails_the_run_that_waits(
 
     assert (view.state, view.attempt) == (RunState.READY, 2)
     monkeypatch.delenv("TEST_AT_IMPORT")
-    worker.process_run(lite.claim())
+    execute(worker, lite.claim())
     assert lite.state(view.id) is RunState.SUCCEEDED
 
 

@@ -228,16 +228,18 @@ def test_a_handler_that_ends_by_itself_is_waited_for(live: Rig, tmp_path: Path) 
 
 @pytest.mark.parametrize("task", ["deaf", "holds the interpreter"])
 def test_one_that_does_not_is_killed_before_its_run_is_handed_back(
-    live: Rig, tmp_path: Path, task: str
+    live: Rig, tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that its successor is alone: what a thread does goes on until its process ends."""
     run_id = enqueue(live, task, tmp_path)
+    pid, seen = 0, []
+    monkeypatch.setattr(live, "_publish", lambda hints: seen.append(is_running(pid)))
     worker = started(live)
     pid = process_of(tmp_path)
 
     assert not worker.stop(0)
 
-    assert not is_running(pid)
+    assert seen == [False]  # when the wakeup of the hand-back was sent
     view = live.view(run_id)
     assert (view.state, view.attempt) == (RunState.READY, 1)
 

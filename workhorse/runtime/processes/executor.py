@@ -176,7 +176,12 @@ class ProcessExecutor:
         self._idle.remove(child)
         call = Call(activation, child, post=self._post, cancel_wait_s=self._cancel_wait_s)
         self._busy[child] = self._calls[activation] = call
-        call.begin(place, self._now())
+        try:
+            call.begin(place, self._now())
+        except Exception as error:  # noqa: BLE001 - nothing was sent, and the run must not hang
+            self._part(call)
+            self._idle.append(child)
+            self._end(activation, Failed(describe(error)))
 
     def _place_of(self, task: Task[Any, Any]) -> Place:
         place = self._places.get(task)

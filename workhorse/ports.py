@@ -146,9 +146,10 @@ class Lane(Protocol):
 
 
 Announce: TypeAlias = Callable[[Collection[str]], Collection[str]]
-"""Takes queues for which runs are being stored, and returns those whose bells are to be rung within
-that transaction. The others' wakeups are sent once it has committed, as on any lane. It is quick,
-never raises, and may be called again for the same runs."""
+"""Takes queues for which runs are being stored, and returns those whose bells may be rung within
+that transaction. The others' wakeups are sent once it has committed, as on any lane, and so are
+those that the store does not ring for. It is quick, never raises, and may be called again for the
+same runs."""
 
 
 def announce_of(lane: Lane) -> Announce | None:

@@ -27,7 +27,7 @@ class Metric(StrEnum):
     WAKEUPS_NOT_SENT = "wakeups_not_sent"
     MESSAGES = "messages"  # [note], see domain.sightings.Note; unreadable; newer_format
     RECEIVE_ERRORS = "receive_errors"
-    RINGS = "rings"  # [inside | sent | heard]: the bells of the notify lane
+    RINGS = "rings"  # [inside | sent | heard]; inside: left to an enqueue's transaction
     MESSAGE_SETTLE_ERRORS = "message_settle_errors"
     RUNS_CLAIMED = "runs_claimed"
     RUNS_SETTLED = "runs_settled"  # [succeeded | failed | retry | cancelled | parked | handed_back]

@@ -96,6 +96,18 @@ def test_an_enqueue_rings_when_it_commits(pg: Store, line: PostgresLine) -> None
     assert line.hear(["a", "b", LONG], 20_000) == {"a"}
 
 
+def test_one_transaction_at_a_time_rings_a_bell(pg: Store, line: PostgresLine) -> None:
+    """Who finds another at it sends its ring afterwards: commits that ring share no flush."""
+    with pg.engine.connect() as conn, conn.begin() as first:
+        assert ring(pg.joined(conn), ["a"]) == {"a"}
+        assert ring(pg.joined(conn), ["a", "b"]) == {"a", "b"}
+        assert store_runs(pg, a_run(queue="a"), a_run(queue=LONG)) == ["a"]
+        assert line.hear(["a", "b", LONG], 20_000) == {LONG}
+        first.rollback()
+    assert store_runs(pg, a_run(queue="a")) == []
+    assert line.hear(["a", "b", LONG], 20_000) == {"a"}
+
+
 def test_what_is_rolled_back_rings_nobody(pg: Store, line: PostgresLine) -> None:
     """Nor what is undone to a savepoint."""
     with pg.engine.connect() as conn:

@@ -50,13 +50,20 @@ def channel_of(schema: str, queue: str) -> str:
     return f"workhorse#{hashlib.sha256(plain.encode()).hexdigest()[:40]}"
 
 
-def ring(tx: Tx, queues: Collection[str]) -> None:
-    """Ring the bells of queues: heard when the transaction commits, and never if it does not."""
-    if queues:
-        schema = tx.schema or ""
-        tx.fetch(
-            _ring, channels=json.dumps([channel_of(schema, queue) for queue in sorted(queues)])
-        )
+def ring(tx: Tx, queues: Collection[str]) -> Collection[str]:
+    """Ring the bells of queues: heard when the transaction commits, and never if it does not.
+
+    A commit that rings holds up all others that do, while it is flushed. So one transaction at a
+    time rings a queue's bell: who finds another at it rings after its own commit instead.
+
+    Returns:
+        The queues whose bells this transaction rings.
+    """
+    named = {channel_of(tx.schema or "", queue): queue for queue in sorted(queues)}
+    if not named:
+        return ()
+    rung = tx.fetch(_ring, channels=json.dumps(list(named)))
+    return frozenset(named[row[0]] for row in rung)
 
 
 def enqueue_and_ring(
@@ -89,14 +96,14 @@ def enqueue_and_ring(
         return done, hints
     if isinstance(tx.conn.get_transaction(), TwoPhaseTransaction):
         return done, hints  # PostgreSQL prepares no transaction that has rung
-    now = announce({hint.queue for hint in hints if hint.delay_ms <= 0})
-    ring(tx, now)
-    return done, [hint for hint in hints if hint.delay_ms > 0 or hint.queue not in now]
+    rung = ring(tx, announce({hint.queue for hint in hints if hint.delay_ms <= 0}))
+    return done, [hint for hint in hints if hint.delay_ms > 0 or hint.queue not in rung]
 
 
 def _ring(d: Dialect) -> Executable:
-    channels = d.each("channels")
-    return select(func.pg_notify(channels.c.value, literal_column("''")))
+    channel = d.each("channels").c.value
+    free = func.pg_try_advisory_xact_lock(func.hashtextextended(channel, literal_column("0")))
+    return select(channel, func.pg_notify(channel, literal_column("''"))).where(free)
 
 
 def bells_of(store: Store, listen_url: str | None) -> Bells | None:

@@ -1,0 +1,788 @@
+"""Batch handlers in a worker: what makes a batch, and how each of its runs ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.runtime.faults import FaultyStore
+from tests.runtime.rig import ENVIRONMENT, ROOT, Gate, Rig
+from tests.support.eventually import eventually
+from tests.support.processes import Processes, RunningProcess
+from workhorse import BatchItem, current_context
+from workhorse.domain.ids import RunId
+from workhorse.domain.outcomes import Retry
+from workhorse.domain.retry import RetryPolicy
+from workhorse.domain.runs import Failure, Reason, RunState
+from workhorse.errors import ConfigurationError
+from workhorse.handlers.context import Context
+from workhorse.handlers.signals import StopReason
+from workhorse.store.settling import Entry, settle
+from workhorse.store.sweeping import recover
+from workhorse.telemetry import Metric
+
+ONCE = RetryPolicy(max_attempts=1)
+LATER = RetryPolicy(first=timedelta(seconds=60), jitter=False)
+
+Items = list[BatchItem[Any]]
+
+
+def handler(kind: str, body: Callable[[Items], Any]) -> Callable[[Items], Any]:
+    """Return a handler of this kind; the body of an async one runs in a thread, and may block."""
+
+    def plain(items: list[BatchItem[Any]]) -> Any:
+        return body(items)
+
+    async def waits(items: list[BatchItem[Any]]) -> Any:
+        return await asyncio.to_thread(body, items)
+
+    return plain if kind == "plain" else waits
+
+
+def enqueue(rig: Rig, count: int, **fields: Any) -> list[RunId]:
+    """Store runs of task `t` whose payloads are their numbers."""
+    return [rig.enqueue("t", str(number), **fields) for number in range(count)]
+
+
+def states(rig: Rig, run_ids: list[RunId]) -> list[str]:
+    return [rig.state(run_id).value for run_id in run_ids]
+
+
+# -- what makes a batch --------------------------------------------------------------------------
+
+
+def test_the_runs_of_a_claim_are_cut_to_the_size_of_their_task(rig: Rig, kind: str) -> None:
+    handed: list[list[int]] = []
+    lock = threading.Lock()
+
+    def body(items: Items) -> None:
+        with lock:
+            handed.append([item.payload for item in items])
+
+    rig.task("t", batch=3)(handler(kind, body))
+    run_ids = enqueue(rig, 7)
+
+    assert rig.worker(concurrency=10).drain() == 7
+
+    assert sorted(handed) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert set(states(rig, run_ids)) == {"succeeded"}
+
+
+def test_a_batch_is_no_larger_than_the_slots_that_are_free(rig: Rig, kind: str) -> None:
+    handed: list[int] = []
+    rig.task("t", batch=100)(handler(kind, lambda items: handed.append(len(items))))
+    enqueue(rig, 10)
+
+    assert rig.worker(concurrency=4).drain() == 10
+
+    assert handed == [4, 4, 2]
+
+
+def test_each_task_of_a_claim_has_batches_of_its_own(rig: Rig, kind: str) -> None:
+    handed: dict[str, list[int]] = {"t": [], "u": []}
+    single: list[int] = []
+    for name in ("t", "u"):
+        rig.task(name, batch=100)(
+            handler(kind, lambda items, name=name: handed[name].append(len(items)))  # type: ignore[misc]
+        )
+    rig.task("single")(lambda number: single.append(number))
+    for number in range(3):
+        rig.enqueue("t")
+        rig.enqueue("u")
+        rig.enqueue("single", str(number))
+
+    assert rig.worker(concurrency=9).drain() == 9
+
+    assert handed == {"t": [3], "u": [3]}
+    assert sorted(single) == [0, 1, 2]
+
+
+def test_a_hundred_runs_cost_one_claim_and_one_settle(rig: Rig, kind: str) -> None:
+    taken: list[int] = []
+
+    def claims(carry_out: Callable[[], Any]) -> Any:
+        claim = carry_out()
+        taken.append(len(claim.runs))
+        return claim
+
+    rig.task("t", batch=100)(handler(kind, lambda items: [item.payload for item in items]))
+    run_ids = enqueue(rig, 100)
+
+    with closing(FaultyStore(rig.store)) as store:
+        store.faults["claim"] = claims
+        assert rig.worker(concurrency=200, store=store).drain() == 100
+
+        assert store.calls.count("write_batch") == 1
+    assert [count for count in taken if count] == [100]
+    assert set(states(rig, run_ids)) == {"succeeded"}
+
+
+def test_process_run_makes_a_batch_of_one(rig: Rig, kind: str) -> None:
+    rig.task("t", batch=100)(handler(kind, lambda items: [len(items)]))
+
+    claimed = rig.claimed("t")
+
+    assert rig.worker().process_run(claimed) is RunState.SUCCEEDED
+    assert rig.view(claimed.id).result == "1"
+
+
+# -- what decides --------------------------------------------------------------------------------
+
+
+def test_results_are_stored_run_by_run_and_one_that_fails_is_tried_again_alone(
+    rig: Rig, kind: str
+) -> None:
+    values: list[Any] = ["zero", ValueError("one"), object(), "x" * (1 << 20), None, [5]]
+    sizes: list[int] = []
+
+    def body(items: Items) -> list[Any]:
+        sizes.append(len(items))
+        return [values[item.payload] for item in items]
+
+    rig.task("t", batch=100)(handler(kind, body))
+    run_ids = enqueue(rig, 6, retry=RetryPolicy(max_attempts=2, first=timedelta(0)))
+
+    rig.worker(concurrency=10).drain()
+
+    views = [rig.view(run_id) for run_id in run_ids]
+    assert [view.result for view in views] == ['"zero"', None, None, None, "null", "[5]"]
+    assert [(view.reason, view.attempt) for view in views[1:4]] == [
+        (Reason.ERROR, 2), (Reason.NOT_RETRYABLE, 1), (Reason.NOT_RETRYABLE, 1)
+    ]  # fmt: skip
+    assert [view.error_type for view in views[1:4]] == [
+        "builtins.ValueError",
+        "workhorse.errors.UnstorableValueError",
+        "workhorse.errors.ValueTooLargeError",
+    ]
+    assert sizes == [6, 1]
+
+
+def test_a_handler_that_returns_nothing_has_succeeded_with_all(rig: Rig, kind: str) -> None:
+    rig.task("t", batch=100)(handler(kind, lambda items: None))
+    run_ids = enqueue(rig, 3)
+
+    rig.worker().drain()
+
+    assert [rig.view(run_id).result for run_id in run_ids] == ["null"] * 3
+
+
+def test_what_is_decided_early_is_settled_while_the_handler_goes_on(rig: Rig, kind: str) -> None:
+    gate = Gate()
+    said: list[Any] = []
+
+    def body(items: Items) -> list[Any]:
+        said.append(items[0].succeed({"early": True}))
+        said.append(items[1].fail(ValueError("early")))
+        said.append(items[2].succeed(object()))
+        gate.come()
+        said.append([item.decided for item in items])
+        said.append(items[0].succeed("again"))
+        said.append(items[0].fail(ValueError("again")))
+        return ["late", "late", "late", "late"]
+
+    rig.task("t", batch=4)(handler(kind, body))
+    run_ids = enqueue(rig, 4, retry=LATER)
+    worker = rig.worker(concurrency=4)
+    worker.start()
+    gate.wait()
+
+    eventually(
+        lambda: states(rig, run_ids) == ["succeeded", "scheduled", "failed", "running"],
+        what="three are settled",
+    )
+    assert worker._parts.slots.free == 0
+    assert worker.busy()
+    gate.open()
+
+    eventually(lambda: worker._parts.slots.free == 4)
+    assert said == [True, True, True, [True, True, True, False], False, False]
+    assert [rig.view(run_id).result for run_id in run_ids] == [
+        '{"early":true}', None, None, '"late"'
+    ]  # fmt: skip
+    assert rig.view(run_ids[1]).attempt == 2
+
+
+@pytest.mark.parametrize("returned", [[1], [1, 2, 3, 4], (), "abc", {"a": 1}, 3, range(3)])
+def test_a_result_that_fits_no_run_fails_what_is_undecided_and_names_both_lengths(
+    rig: Rig, kind: str, returned: Any
+) -> None:
+    def body(items: Items) -> Any:
+        items[1].succeed("early")
+        return returned
+
+    rig.task("t", batch=3)(handler(kind, body))
+    run_ids = enqueue(rig, 3)
+
+    rig.worker().drain()
+
+    views = [rig.view(run_id) for run_id in run_ids]
+    assert [view.state.value for view in views] == ["failed", "succeeded", "failed"]
+    for view in (views[0], views[2]):
+        assert (view.reason, view.attempt) == (Reason.NOT_RETRYABLE, 1)
+        message = view.error_message or ""
+        if isinstance(returned, list | tuple):
+            assert "3 runs" in message
+            assert f"{len(returned)} results" in message
+        else:
+            assert f"returned a {type(returned).__name__}" in message
+
+
+def test_a_plain_handler_that_returns_an_awaitable_has_done_nothing(rig: Rig) -> None:
+    async def work(items: list[BatchItem[Any]]) -> None:
+        raise AssertionError("nobody awaits it")
+
+    rig.task("t", batch=3)(handler("plain", work))
+    (run_id,) = enqueue(rig, 1)
+
+    rig.worker().drain()
+
+    assert "async def" in (rig.view(run_id).error_message or "")
+
+
+def test_an_error_fails_what_is_undecided_each_by_its_own_policy(rig: Rig, kind: str) -> None:
+    def body(items: Items) -> None:
+        items[0].succeed("early")
+        raise ConnectionError("the warehouse is away")
+
+    rig.task("t", batch=3)(handler(kind, body))
+    run_ids = [
+        rig.enqueue("t", "0"),
+        rig.enqueue("t", "1", retry=ONCE),
+        rig.enqueue("t", "2", retry=LATER),
+    ]
+
+    rig.worker().drain()
+
+    assert states(rig, run_ids) == ["succeeded", "failed", "scheduled"]
+    view = rig.view(run_ids[1])
+    assert (view.error_type, view.error_message) == (
+        "builtins.ConnectionError", "the warehouse is away"
+    )  # fmt: skip
+    assert "in body" in (view.error_traceback or "")
+
+
+def test_errors_that_the_task_names_are_not_tried_again(rig: Rig, kind: str) -> None:
+    def body(items: Items) -> list[Any]:
+        items[0].fail(KeyError("early"))
+        return [None, KeyError("late"), ValueError()]
+
+    rig.task("t", batch=3, not_retryable=(KeyError,))(handler(kind, body))
+    run_ids = enqueue(rig, 3, retry=LATER)
+
+    rig.worker().drain()
+
+    assert states(rig, run_ids) == ["failed", "failed", "scheduled"]
+
+
+def test_a_payload_that_does_not_fit_fails_its_own_run_alone(rig: Rig, kind: str) -> None:
+    handed: list[Any] = []
+
+    def plain(items: list[BatchItem[int]]) -> None:
+        handed.append([item.payload for item in items])
+
+    async def waits(items: list[BatchItem[int]]) -> None:
+        handed.append([item.payload for item in items])
+
+    rig.task("t", batch=3)(plain if kind == "plain" else waits)
+    run_ids = [rig.enqueue("t", payload) for payload in ("1", '"two"', "3", '"four"')]
+    worker = rig.worker(concurrency=4)
+
+    assert worker.drain() == 4
+
+    assert states(rig, run_ids) == ["succeeded", "failed", "succeeded", "failed"]
+    assert rig.view(run_ids[1]).reason is Reason.NOT_RETRYABLE
+    assert handed == [[1, 3]]  # the fourth was alone in its batch
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()],
+    ids=repr,
+)
+def test_case_17_whatever_a_handler_raises_is_these_attempts_failure(
+    rig: Rig, kind: str, error: BaseException
+) -> None:
+    def plain(items: list[BatchItem[int]]) -> None:
+        raise error
+
+    async def waits(items: list[BatchItem[int]]) -> None:
+        raise error
+
+    rig.task("t", batch=3)(plain if kind == "plain" else waits)
+    rig.task("light")(lambda: None)
+    run_ids = enqueue(rig, 3, retry=ONCE)
+    worker = rig.worker()
+    worker.start()
+
+    eventually(lambda: set(states(rig, run_ids)) == {"failed"})
+    assert type(error).__name__ in (rig.view(run_ids[2]).error_type or "")
+    light = rig.enqueue("light")
+    eventually(lambda: rig.state(light) is RunState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("error", [ValueError, "text", None], ids=repr)
+def test_case_17_what_is_no_error_fails_its_run_all_the_same(rig: Rig, error: Any) -> None:
+    rig.task("t", batch=3)(handler("plain", lambda items: items[1].fail(error) and None))
+    run_ids = enqueue(rig, 3, retry=ONCE)
+
+    rig.worker().drain()
+
+    assert states(rig, run_ids) == ["succeeded", "failed", "succeeded"]
+
+
+def test_a_batch_has_no_context_and_context_variables_of_its_own(rig: Rig, kind: str) -> None:
+    of_worker: contextvars.ContextVar[str] = contextvars.ContextVar("of_worker", default="nobody's")
+    seen: list[Any] = []
+
+    def note() -> None:
+        seen.append(of_worker.get())
+        of_worker.set("of the batch before")
+        with pytest.raises(ConfigurationError, match="a batch handler is running here"):
+            current_context()
+
+    def plain(items: list[BatchItem[int]]) -> None:
+        note()
+
+    async def waits(items: list[BatchItem[int]]) -> None:
+        note()
+
+    task = rig.task("t", batch=1)(plain if kind == "plain" else waits)
+    run_ids = enqueue(rig, 3)
+    of_worker.set("the worker's")
+    worker = rig.worker()
+    worker.start()
+    eventually(lambda: set(states(rig, run_ids)) == {"succeeded"})
+    worker.stop()
+    assert seen == ["the worker's"] * 3
+
+    @rig.task("outer")
+    def outer(ctx: Context) -> str:
+        inner.process_run(claimed)
+        return "its own" if current_context() is ctx else "another's"
+
+    claimed = rig.claimed("t", "1")
+    inner = rig.worker()
+    run = rig.claimed("outer")
+    assert rig.worker().process_run(run) is RunState.SUCCEEDED
+    assert rig.view(run.id).result == '"its own"'
+    assert rig.state(claimed.id) is RunState.SUCCEEDED
+    assert task.batch == 1
+
+
+# -- stops ---------------------------------------------------------------------------------------
+
+
+class Held:
+    """A batch of four whose handler waits at a gate, and what it sees when it is let on."""
+
+    def __init__(self, rig: Rig, kind: str, **options: Any) -> None:
+        self.rig = rig
+        self.gate = Gate()
+        self.seen: list[Any] = []
+        self.said: list[bool] = []
+        rig.task("t", batch=4)(handler(kind, self._body))
+
+    def start(self, run_ids: list[RunId], **options: Any) -> Any:
+        self.worker = self.rig.worker(concurrency=4, **options)
+        self.worker.start()
+        self.gate.wait()
+        return self.worker
+
+    def _body(self, items: Items) -> list[str]:
+        self.items = items
+        self.gate.come()
+        self.seen += [item.cancelled.reason for item in items]
+        self.said += [item.succeed("late") for item in items[:2]]
+        return ["returned"] * len(items)
+
+    def held(self, run_id: RunId) -> Any:
+        (found,) = [each for each in self.worker._parts.holdings.all() if each.claimed.id == run_id]
+        return found
+
+
+def test_a_cancel_ends_its_own_run_and_the_batch_goes_on(live_rig: Rig, kind: str) -> None:
+    rig = live_rig
+    held = Held(rig, kind)
+    run_ids = enqueue(rig, 4)
+    worker = held.start(run_ids, lease_ms=900)
+
+    rig.cancel(run_ids[0])
+
+    eventually(lambda: states(rig, run_ids) == ["cancelled", "running", "running", "running"])
+    assert worker._parts.slots.free == 0
+    held.gate.open()
+    eventually(lambda: states(rig, run_ids) == ["cancelled", *["succeeded"] * 3])
+    assert held.seen == [StopReason.CANCELLED, None, None, None]
+    assert held.said == [False, True]
+    eventually(lambda: worker._parts.slots.free == 4)
+    assert rig.count(Metric.HANDLERS_STUCK) == 0
+
+
+def test_when_all_are_cancelled_an_async_handler_is_cancelled_as_a_task(live_rig: Rig) -> None:
+    """With the tasks that it has started: nobody waits for any of them."""
+    rig, ended, kept = live_rig, [], []
+    started = threading.Event()
+
+    @rig.task("t", batch=3)
+    async def endless(items: list[BatchItem[int]]) -> None:
+        async def part() -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                ended.append("part")
+
+        try:
+            kept.append(asyncio.get_running_loop().create_task(part()))
+            await asyncio.sleep(0)
+            items[0].succeed("early")
+            started.set()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append("handler")
+
+    run_ids = enqueue(rig, 3)
+    worker = rig.worker(lease_ms=900)
+    worker.start()
+    assert started.wait(20)
+
+    rig.cancel(run_ids[1])
+    eventually(lambda: rig.state(run_ids[1]) is RunState.CANCELLED)
+    assert ended == []
+    rig.cancel(run_ids[2])
+
+    eventually(lambda: sorted(ended) == ["handler", "part"])
+    eventually(lambda: states(rig, run_ids) == ["succeeded", "cancelled", "cancelled"])
+    eventually(lambda: worker._parts.slots.free == 4)
+
+
+def test_a_handler_that_does_not_stop_counts_as_stuck_once_all_of_its_runs_are_ended(
+    live_rig: Rig,
+) -> None:
+    rig = live_rig
+    held = Held(rig, "plain")
+    run_ids = enqueue(rig, 4)
+    worker = held.start(run_ids, lease_ms=900)
+    for run_id in run_ids:
+        rig.cancel(run_id)
+
+    eventually(lambda: set(states(rig, run_ids)) == {"cancelled"})
+    eventually(lambda: rig.count(Metric.HANDLERS_STUCK) == 1)
+    assert worker._parts.holdings.stuck == 4
+    assert worker._parts.slots.free == 0
+    held.gate.open()
+
+    eventually(lambda: worker._parts.slots.free == 4)
+    assert worker._parts.holdings.stuck == 0
+    assert held.said == [False, False]
+
+
+def test_a_lease_that_was_taken_ends_its_run_here_and_nothing_of_it_is_sent(
+    live_rig: Rig, kind: str
+) -> None:
+    rig = live_rig
+    batch = Held(rig, kind)
+    run_ids = enqueue(rig, 4)
+    worker = batch.start(run_ids)
+    lost = batch.held(run_ids[1])
+    taken = Retry(60_000, Reason.LOST, Failure("LeaseExpired", "by another worker"))
+    elsewhere = Entry(lost.lease, taken, queue="default")
+    rig.store.run(settle, [elsewhere], reach=rig.lane.reach_ms)
+    lost.ask_ms = 0.0
+    worker._parts.engine._heartbeat.wake()
+
+    eventually(lambda: lost.settled)
+    assert worker._parts.slots.free == 0
+    batch.gate.open()
+
+    eventually(lambda: states(rig, run_ids) == ["succeeded", "scheduled", *["succeeded"] * 2])
+    assert batch.seen == [None, StopReason.LEASE_LOST, None, None]
+    assert batch.said == [True, False]
+    assert rig.view(run_ids[1]).attempt == 2
+    assert rig.count(Metric.LEASES_LOST) == 1
+    eventually(lambda: worker._parts.slots.free == 4)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [({"timeout_ms": 300}, StopReason.TIMEOUT), ({"deadline_ms": 300}, StopReason.DEADLINE)],
+    ids=["time-out", "deadline"],
+)
+def test_a_run_whose_time_is_over_is_ended_by_itself(
+    live_rig: Rig, kind: str, limit: dict[str, Any], reason: StopReason
+) -> None:
+    rig = live_rig
+    held = Held(rig, kind)
+    run_ids = [*enqueue(rig, 3), rig.enqueue("t", "3", retry=ONCE, **limit)]
+    worker = held.start(run_ids)
+
+    eventually(lambda: states(rig, run_ids) == [*["running"] * 3, "failed"])
+    held.gate.open()
+
+    eventually(lambda: states(rig, run_ids) == [*["succeeded"] * 3, "failed"])
+    assert held.seen == [None, None, None, reason]
+    assert rig.view(run_ids[3]).reason == Reason(reason.value)
+    assert rig.count(Metric.HANDLERS_STUCK) == 0
+    assert worker.stop()
+
+
+def test_a_time_out_of_all_cancels_an_async_handler_and_it_has_time_to_clean_up(rig: Rig) -> None:
+    cleaned = threading.Event()
+
+    @rig.task("t", batch=3)
+    async def endless(items: list[BatchItem[int]]) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
+
+    run_ids = enqueue(rig, 3, retry=ONCE, timeout_ms=50)
+    worker = rig.worker()
+    worker.start()
+
+    eventually(lambda: set(states(rig, run_ids)) == {"failed"})
+    assert cleaned.wait(10)
+    eventually(lambda: worker._parts.slots.free == 4)
+    assert rig.view(run_ids[0]).error_type == "AttemptTimeout"
+
+
+def test_a_lapsed_lease_is_told_and_its_value_still_offered(rig: Rig, kind: str) -> None:
+    """Nobody took the run, so what the handler says of it counts: as with single runs."""
+    batch = Held(rig, kind)
+    run_ids = enqueue(rig, 4)
+    worker = batch.start(run_ids)
+    lapsed = batch.held(run_ids[2])
+
+    worker._parts.engine._endings.lapsed(lapsed)
+    assert rig.state(run_ids[2]) is RunState.RUNNING
+    batch.gate.open()
+
+    eventually(lambda: set(states(rig, run_ids)) == {"succeeded"})
+    assert batch.seen == [None, None, StopReason.LEASE_LOST, None]
+
+
+# -- the worker's end ----------------------------------------------------------------------------
+
+
+def test_a_stop_is_told_at_once_and_a_batch_may_end_by_itself(rig: Rig, kind: str) -> None:
+    """Also by an item whose run is settled already."""
+    gate = Gate()
+    told: list[Any] = []
+
+    def body(items: Items) -> None:
+        items[0].succeed("early")
+        gate.come()
+        told.append(items[0].stopping.wait(20))
+        told.append([item.cancelled.reason for item in items])
+
+    rig.task("t", batch=2)(handler(kind, body))
+    run_ids = enqueue(rig, 2)
+    worker = rig.worker()
+    worker.start()
+    gate.wait()
+    eventually(lambda: rig.state(run_ids[0]) is RunState.SUCCEEDED)
+    eventually(lambda: len(worker._parts.holdings.all()) == 1)
+    gate.open()
+
+    assert worker.stop()
+
+    assert told == [True, [None, None]]
+    assert states(rig, run_ids) == ["succeeded", "succeeded"]
+
+
+def test_at_the_end_of_the_drain_what_is_undecided_is_handed_back(rig: Rig, kind: str) -> None:
+    gate = Gate()
+    told: list[Any] = []
+
+    def body(items: Items) -> list[str]:
+        items[0].succeed("early")
+        gate.reached.set()
+        told.extend((item.cancelled.wait(20), item.cancelled.reason) for item in items[1:])
+        gate.come()
+        return ["late"] * 3
+
+    async def waits(items: list[BatchItem[Any]]) -> None:
+        items[0].succeed("early")
+        gate.reached.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for item in items[1:]:
+                    group.create_task(one(item))
+        finally:
+            told.append("handler")
+
+    async def one(item: BatchItem[Any]) -> None:
+        await item.cancelled.wait_async(20)
+        told.append((True, item.cancelled.reason))
+        await asyncio.get_running_loop().create_future()
+
+    rig.task("t", batch=3)(handler("plain", body) if kind == "plain" else waits)
+    run_ids = enqueue(rig, 3)
+    worker = rig.worker()
+    worker.start()
+    gate.wait()
+    eventually(lambda: rig.state(run_ids[0]) is RunState.SUCCEEDED)
+
+    assert worker.stop(0) is False
+    gate.open()
+
+    views = [rig.view(run_id) for run_id in run_ids]
+    assert [view.state.value for view in views] == ["succeeded", "ready", "ready"]
+    assert [view.attempt for view in views] == [1, 1, 1]
+    assert told[:2] == [(True, StopReason.SHUTDOWN)] * 2
+    assert told[2:] == ([] if kind == "plain" else ["handler"])
+    assert sorted(hint.run_id for hint in rig.published) == sorted(run_ids[1:])
+
+
+def test_an_error_of_single_work_that_was_cancelled_for_the_end_hands_its_run_back(
+    rig: Rig,
+) -> None:
+    """Whatever it raises of that: a handler that answers for its items itself spends nothing."""
+    started = threading.Event()
+
+    @rig.task("t", batch=3)
+    async def each_by_itself(items: list[BatchItem[int]]) -> list[Any]:
+        started.set()
+        return await asyncio.gather(*map(one, items), return_exceptions=True)
+
+    async def one(item: BatchItem[int]) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            raise ConnectionError("a library's own view of it") from None
+
+    run_ids = enqueue(rig, 3, retry=ONCE)
+    worker = rig.worker()
+    worker.start()
+    assert started.wait(10)
+
+    assert worker.stop(0) is False
+
+    assert states(rig, run_ids) == ["ready"] * 3
+
+
+def test_a_handler_that_has_decided_all_gets_the_time_to_clean_up(rig: Rig, kind: str) -> None:
+    gate, cleaned = Gate(), threading.Event()
+
+    def body(items: Items) -> None:
+        for item in items:
+            item.succeed("early")
+        gate.come()
+        cleaned.set()
+
+    rig.task("t", batch=3)(handler(kind, body))
+    run_ids = enqueue(rig, 3)
+    worker = rig.worker()
+    worker.start()
+    gate.wait()
+    eventually(lambda: set(states(rig, run_ids)) == {"succeeded"})
+    answers: list[bool] = []
+    stopping = threading.Thread(target=lambda: answers.append(worker.stop()))
+    stopping.start()
+    eventually(lambda: worker._parts.engine._batches._closing)
+
+    gate.open()
+
+    stopping.join(20)
+    assert answers == [True]
+    assert cleaned.is_set()
+
+
+def test_release_in_flight_hands_back_what_is_undecided(rig: Rig, kind: str) -> None:
+    held = Held(rig, kind)
+    run_ids = enqueue(rig, 4)
+    worker = held.start(run_ids)
+    held.items[3].succeed("early")
+
+    assert worker.release_in_flight() == 3
+
+    assert states(rig, run_ids) == ["ready", "ready", "ready", "succeeded"]
+    held.gate.open()
+    eventually(lambda: held.said == [False, False])
+    assert held.seen[:3] == [StopReason.SHUTDOWN] * 3
+
+
+def test_a_batch_for_which_there_is_no_thread_is_handed_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[int] = []
+    rig.task("t", batch=3)(handler("plain", lambda items: handed.append(len(items))))
+    run_ids = enqueue(rig, 3)
+    worker = rig.worker(can_claim=lambda: not refused)
+    threads = worker._parts.engine._batches._threads
+    refused: list[Any] = []
+
+    def submit(call: Any) -> None:
+        refused.append(call)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "submit", submit)
+    worker.start()
+
+    eventually(lambda: len(refused) == 1)
+    eventually(lambda: set(states(rig, run_ids)) == {"ready"})
+    eventually(lambda: worker._parts.slots.free == 4)
+    assert handed == []
+
+
+def test_a_batch_handler_that_blocks_the_event_loop_is_named(
+    live_rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig, gate = live_rig, Gate()
+
+    @rig.task("t", batch=2)
+    async def blocks(items: list[BatchItem[int]]) -> None:
+        gate.come()
+
+    enqueue(rig, 2)
+    worker = rig.worker(blocked_ms=100)
+    worker.start()
+    gate.wait()
+
+    eventually(lambda: "has blocked the event loop" in caplog.text)
+    gate.open()
+    assert "the handler of task 't'" in caplog.text
+    assert worker.stop()
+
+
+def test_when_a_worker_is_killed_in_a_batch_only_what_was_undecided_runs_again(
+    live_rig: Rig, processes: Processes, database_url: str
+) -> None:
+    rig = live_rig
+    run_ids = [
+        rig.enqueue("batch", str(number), retry=RetryPolicy(first=timedelta(0)))
+        for number in range(4)
+    ]
+    first = _start_program(processes, database_url)
+    for run_id in run_ids:
+        first.wait_for(f"^started {run_id} 1$")
+    eventually(lambda: states(rig, run_ids) == ["succeeded", "running"] * 2)
+
+    first.kill()
+
+    second = _start_program(processes, database_url)
+
+    def ended() -> bool:
+        rig.store.run(recover, reach=rig.lane.reach_ms, draw=random.Random(1))
+        return set(states(rig, run_ids)) == {"succeeded"}
+
+    eventually(ended, within=20)
+    views = [rig.view(run_id) for run_id in run_ids]
+    assert [view.result for view in views] == ['"attempt 1"', "null"] * 2
+    assert [view.attempt for view in views] == [1, 2] * 2
+    started = [run_id for run_id in run_ids if f"started {run_id}" in second.output()]
+    assert started == [run_ids[1], run_ids[3]]
+
+
+def _start_program(processes: Processes, url: str) -> RunningProcess:
+    return processes.python(
+        "-m", "tests.runtime.batch_program", url, "20000", "1000", env=ENVIRONMENT, cwd=ROOT
+    )

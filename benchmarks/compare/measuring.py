@@ -22,6 +22,7 @@ from tests.support.postgres import PostgresServer
 
 SINGLES = 300
 PINGS = 60
+SWEEPS = 2
 _READY_WITHIN_S = 30.0
 _OURS_QUEUE = "workhorse-bench"
 
@@ -175,13 +176,15 @@ def flows(entry: Entry) -> Figures:
 
 
 def sweep(entry: Entry) -> dict[str, float]:
-    """Try the setting that matters, and keep the best; return what each value made."""
+    """Try the setting that matters, and keep the best; return what each value made at best."""
     tried: dict[str, float] = {}
     for name, values in entry.plan.sweep.items():
-        for value in values:
+        for value in values * SWEEPS:
             with entry.fresh({name: value}) as session:
                 session.enqueue("bulk", entry.plan.jobs // 2)
-                tried[f"{name}={value}"] = session.drain()["per_s"]
+                rate = float(session.drain()["per_s"])
+            # The best of its tries: what else the machine does only ever slows one down.
+            tried[f"{name}={value}"] = max(rate, tried.get(f"{name}={value}", 0.0))
         best = max(tried, key=lambda each: tried[each])
         entry.best[name] = best.partition("=")[2]
     return tried

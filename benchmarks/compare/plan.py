@@ -20,7 +20,7 @@ class Plan:
     jobs: int
     """How many are enqueued in bulk, and drained."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sweep: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The setting that matters, and what is tried for the drain; the best one is taken."""
     latency: Mapping[str, str] = field(default_factory=dict)
     """Settings for the latency alone."""

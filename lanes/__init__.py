@@ -1,1 +1,1 @@
-"""Ways for wakeups to travel: memory, polling, sqs."""
+"""Ways for wakeups to travel: memory, notify, polling, sqs."""

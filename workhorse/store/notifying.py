@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final
 
 import psycopg
-from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq import ExecStatus
 from sqlalchemy import TwoPhaseTransaction, func, literal_column, select
 from sqlalchemy.sql.expression import Executable
 
@@ -287,8 +287,6 @@ class PostgresLine:
             queue = self._queues.get(notify.relname.decode())
             if queue is not None:
                 heard.add(queue)
-        if self._pg.status != ConnStatus.OK:
-            raise psycopg.OperationalError("the connection is closed")
         return heard
 
     def _dead(self, error: BaseException) -> StoreUnavailableError:

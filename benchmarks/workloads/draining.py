@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.workloads.base import Figures, Place, measured
 from workhorse.app import Workhorse
+from workhorse.handlers.batches import BatchItem
 from workhorse.handlers.context import AsyncContext
 from workhorse.handlers.tasks import Task
 
@@ -49,7 +50,7 @@ def noop_batch(place: Place) -> Figures:
     with place.app() as app:
 
         @app.task("noop", queue="bench", batch=BATCH)
-        async def noop(numbers: list[int]) -> None: ...
+        async def noop(items: list[BatchItem[int]]) -> None: ...
 
         return _drain(place, app, noop, DRAINED)
 

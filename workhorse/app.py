@@ -295,7 +295,8 @@ class Workhorse(DeliveryCalls):
         """Enqueue what `task.prepare(...)` returned; the handles come in the same order.
 
         A sequence is one transaction: all of it or nothing. Any other iterable is committed each
-        1,000; when it fails, what was committed stands, and the error's note says how much that is.
+        1,000, and read on meanwhile; when it fails, what was committed stands, and the error's note
+        says how much that is.
         Wakeups are sent for one run in `hint_stride`.
 
         Args:

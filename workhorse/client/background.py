@@ -39,6 +39,10 @@ class Background:
         inside = partial(contextvars.copy_context().run, op, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._executor(), inside)
 
+    def start(self, op: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call a function on a thread; the caller waits for what it returns when it likes."""
+        return self._executor().submit(partial(op, *args, **kwargs))
+
     def submit(self, op: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Have a function called on a thread; an error of it is logged."""
         future = self._executor().submit(_logged, partial(op, *args, **kwargs))

@@ -6,7 +6,8 @@ Source: docs/design.md, section 8.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,7 +16,7 @@ from workhorse.client.joining import Joiner
 from workhorse.client.producing import Client
 from workhorse.client.publishing import Publisher
 from workhorse.client.results import Run
-from workhorse.domain.runs import NewRun
+from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.producing import Request
 
@@ -65,12 +66,12 @@ class BulkClient:
         """Enqueue requests; see `Workhorse.enqueue_many`."""
         if connection is not None:
             return self._join(_runs(requests), connection)
-        report = _Report(progress)
+        report = _Report(progress, self._client)
         with report.on_error():
-            for runs in _commits(requests):
-                done, hints = self._client.store_runs(runs, stride=self._stride)
-                self._publisher.publish(hints)
-                report.committed([self._client.handle(answer) for answer in done])
+            if isinstance(requests, Sequence):
+                report.committed(self._commit(_runs(requests)))
+            else:
+                self._commit_in_thousands(iter(requests), report)
         return report.handles
 
     async def enqueue_many_async(
@@ -85,13 +86,42 @@ class BulkClient:
                 requests = [request async for request in requests]
             return await self._join_async(_runs(requests), connection)
         store_runs = self._client.store_runs
-        report = _Report(progress)
+        report = _Report(progress, self._client)
         with report.on_error():
             async for runs in _commits_async(requests):
                 done, hints = await self._background.call(store_runs, runs, stride=self._stride)
                 await self._publisher.publish_async(hints)
-                report.committed([self._client.handle(answer) for answer in done])
+                report.committed(done)
         return report.handles
+
+    def _commit(self, runs: list[NewRun]) -> list[Enqueued]:
+        if not runs:
+            return []
+        done, hints = self._client.store_runs(runs, stride=self._stride)
+        self._publisher.publish(hints)
+        return done
+
+    def _commit_in_thousands(self, requests: Iterator[Request[Any]], report: _Report) -> None:
+        """Commit what comes one by one; while a thousand is on its way, the next is drawn.
+
+        The iterator is asked in this thread alone, and one transaction is under way at a time, so
+        that what comes first is committed first.
+        """
+        under_way: Future[list[Enqueued]] | None = None
+        try:
+            while runs := _runs(islice(requests, COMMIT_EACH)):
+                last, under_way = under_way, None
+                done = [] if last is None else last.result()
+                under_way = self._background.start(self._commit, runs)
+                report.committed(done)
+        except BaseException:
+            # What was handed over is committed all the same, and is to be counted.
+            if under_way is not None:
+                with suppress(Exception):
+                    report.committed(under_way.result())
+            raise
+        if under_way is not None:
+            report.committed(under_way.result())
 
     def _join(self, runs: Sequence[NewRun], connection: Session | Connection) -> list[Run[Any]]:
         if not runs:
@@ -111,12 +141,15 @@ class BulkClient:
 class _Report:
     """What has been committed, told as it grows and when it stops."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None, client: Client) -> None:
         self._progress = progress
+        self._client = client
         self.handles: list[Run[Any]] = []
 
-    def committed(self, handles: list[Run[Any]]) -> None:
-        self.handles += handles
+    def committed(self, done: Sequence[Enqueued]) -> None:
+        if not done:
+            return
+        self.handles += [self._client.handle(answer) for answer in done]
         if self._progress is not None:
             self._progress(len(self.handles))
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -175,9 +174,8 @@ class BatchExecutor:
             name=f"batch of {batch.task.name}",
             context=variables,
         )
-        children: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         for activation in batch.activations:
-            activation.main, activation.children = batch.main, children
+            activation.main = batch.main
 
     async def _activate(self, batch: Batch) -> None:
         outcomes: Outcomes = []
@@ -189,12 +187,11 @@ class BatchExecutor:
                 value = call(batch.task, items)
                 if inspect.isawaitable(value):
                     value = await value
+                outcomes = batch.of_value(value)
             except BaseException as error:  # whatever it is, it is the failure of these attempts
                 if isinstance(error, GeneratorExit) and self._closing:
                     raise  # nobody awaits this coroutine any more
                 outcomes = batch.of_error(error)
-            else:
-                outcomes = batch.of_value(value)
             if batch.uprooted:
                 await self._loop.wait_for_children(batch.lead)
         finally:
@@ -226,7 +223,6 @@ def _shares(activations: Sequence[Activation]) -> Iterator[Sequence[Activation]]
 
 def _call_plain(batch: Batch, items: list[BatchItem[Any]]) -> Outcomes:
     try:
-        value = call(batch.task, items)
+        return batch.of_value(call(batch.task, items))
     except BaseException as error:  # noqa: BLE001 - whatever it is, these attempts fail by it
         return batch.of_error(error)
-    return batch.of_value(value)

@@ -12,6 +12,7 @@ import psycopg
 
 from benchmarks.compare.kit import Entrant, OnJob, Producer, main
 from workhorse import AsyncContext, Workhorse
+from workhorse.runtime.garbage import tend_garbage
 
 
 class _Producer(Producer):
@@ -24,6 +25,9 @@ class _Producer(Producer):
 
     async def many(self, numbers: Sequence[int]) -> None:
         self._app.enqueue_many([self._task.prepare(number) for number in numbers])
+
+    async def stream(self, numbers: Sequence[int]) -> None:
+        self._app.enqueue_many(self._task.prepare(number) for number in numbers)
 
 
 class WorkhorseEntrant(Entrant):
@@ -75,6 +79,7 @@ class WorkhorseEntrant(Entrant):
 
     async def work(self, on_job: OnJob) -> None:
         app, _ = self._app(on_job)
+        tend_garbage()  # as `workhorse worker` does
         app.worker().start()
         await asyncio.Event().wait()
 

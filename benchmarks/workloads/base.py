@@ -16,7 +16,7 @@ from sqlalchemy.engine import Engine
 from benchmarks.cost import server_cpu_s
 from workhorse.app import Workhorse
 
-CONCURRENCY = 200
+CONCURRENCY = 400
 
 Figures = dict[str, float]
 

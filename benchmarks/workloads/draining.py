@@ -9,6 +9,7 @@ from workhorse.app import Workhorse
 from workhorse.handlers.batches import BatchItem
 from workhorse.handlers.context import AsyncContext
 from workhorse.handlers.tasks import Task
+from workhorse.runtime.garbage import tend_garbage
 
 DRAINED = 20_000
 FLOWS = 3_000
@@ -18,6 +19,7 @@ BATCH = 100
 def _drain(place: Place, app: Workhorse, task: Task[Any, Any], runs: int) -> Figures:
     app.enqueue_many([task.prepare(number) for number in range(runs)])
     worker = app.worker()
+    tend_garbage()  # as `workhorse worker` does
     with measured(place) as cost:
         executed = worker.drain()
     if executed != runs:

@@ -45,6 +45,15 @@ def bulk(place: Place) -> Figures:
         return {"per_s": 10 * BULK / (time.perf_counter() - started)}
 
 
+def stream(place: Place) -> Figures:
+    """One caller, an iterator that is committed in thousands; runs a second."""
+    with place.app() as app:
+        noop = _noop(app)
+        started = time.perf_counter()
+        app.enqueue_many(noop.prepare(number) for number in range(20 * BULK))
+        return {"per_s": 20 * BULK / (time.perf_counter() - started)}
+
+
 def threads(place: Place) -> Figures:
     """64 threads, one run a call, which share commits; each waits for its own."""
     with place.app(share_commits=True) as app:

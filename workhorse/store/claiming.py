@@ -415,10 +415,17 @@ def _shown(d: Dialect, row: FromClause) -> list[ColumnElement[Any]]:
     ]
 
 
+_TAKEN: Final = (
+    "id", "task", "attempt", "fence", "inbox", "hand_backs", "active_ms", "rank", "session",
+    "deadline_at", "started_at",
+)  # fmt: skip
+"""What `_shown` looks at of a live row."""
+
+
 def _claim(d: Dialect, named: bool, scan: bool, sessions: bool) -> Executable:
     picks, page = _picks(d, named=named, scan=scan, sessions=sessions)
     chosen = d.among(live.c.id, picks)
-    taken = _taking(d, chosen).returning(live).cte("taken")
+    taken = _taking(d, chosen).returning(*(live.c[name] for name in _TAKEN)).cte("taken")
     one = select(literal_column("1").label("one")).subquery("one")
     if page is None:
         edge_text: ColumnElement[Any] = type_coerce(null(), Text)

@@ -33,7 +33,7 @@ from workhorse.domain.outcomes import Finish
 from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.store.claiming import has_turn
 from workhorse.store.database import Tx
-from workhorse.store.dialect import Dialect
+from workhorse.store.dialect import Dialect, array_text
 from workhorse.store.leasing import held_by
 from workhorse.store.noting import note_freed
 from workhorse.store.schema import Id, Number, attempts, live, outcomes
@@ -128,6 +128,35 @@ def end_runs(tx: Tx, endings: Sequence[Ending], *, under_lease: bool) -> EndedRu
         if session is not None:
             sessions.add(session)
     note_attempts(tx, failed)
+    note_freed(tx, ended.freed)
+    if sessions:
+        ended.hints = next_turns(tx, sessions)
+    return ended
+
+
+def end_succeeded(tx: Tx, successes: Sequence[tuple[RunId, int, str]]) -> EndedRuns:
+    """End runs that have succeeded: id, token and result of each. PostgreSQL alone.
+
+    What `end_runs` does for these, which are nearly all, at half the cost: three arrays are read in
+    place of a document, and the rows need not be locked before they are deleted. A delete locks
+    them in the order of their ids too, since the batch comes in that order.
+    """
+    ordered = sorted(successes)
+    rows = tx.fetch_raw(
+        _end_succeeded,
+        ids=array_text([each[0] for each in ordered]),
+        held=array_text([str(each[1]) for each in ordered]),
+        results=array_text([each[2] for each in ordered]),
+    )
+    ended = EndedRuns()
+    sessions = set()
+    for run_id, cancelled, attempt, fence, session, watched in rows:
+        state = RunState.CANCELLED if cancelled else RunState.SUCCEEDED
+        ended.runs.append(Ended(run_id, state, attempt, fence))
+        if watched:
+            ended.freed.append(run_id)
+        if session is not None:
+            sessions.add(session)
     note_freed(tx, ended.freed)
     if sessions:
         ended.hints = next_turns(tx, sessions)
@@ -245,7 +274,7 @@ def _end(d: Dialect, under_lease: bool) -> Executable:
     gone = (
         delete(live)
         .where(d.among(live.c.id, select(held.c.id).where(held.c.ends)))
-        .returning(live)
+        .returning(*_kept_of(live))
         .cte("gone")
     )
     kept = (
@@ -260,6 +289,51 @@ def _end(d: Dialect, under_lease: bool) -> Executable:
     return select(
         kept.c.id, kept.c.state, gone.c.attempt, gone.c.fence, gone.c.session, gone.c.watched
     ).join(gone, gone.c.id == kept.c.id)
+
+
+def _kept_of(row: FromClause) -> list[ColumnElement[Any]]:
+    """Return what is needed of a live row that goes."""
+    return [
+        row.c.id, row.c.attempt, row.c.fence, row.c.cancel_asked_at, row.c.started_at,
+        row.c.session, row.c.watched,
+    ]  # fmt: skip
+
+
+def _end_succeeded(d: Dialect) -> Executable:
+    u = d.arrays({"id": ("ids", Id), "token": ("held", Number), "result": ("results", Text())})
+    gone = (
+        delete(live)
+        .where(held_by(live, u))
+        .returning(*_kept_of(live), u.c.token.label("signature"), u.c.result)
+        .cte("gone")
+    )
+    asked = gone.c.cancel_asked_at.is_not(null())
+    cancelled: ColumnElement[str] = literal_column("'cancelled'")
+    kept = (
+        insert(outcomes)
+        .from_select(
+            [
+                "id", "state", "reason", "attempt", "fence", "token", "result", "cancel_asked_at",
+                "started_at", "finished_at",
+            ],
+            select(
+                gone.c.id,
+                case((asked, cancelled), else_=literal_column("'succeeded'")),
+                case((asked, cancelled), else_=null()),
+                gone.c.attempt,
+                gone.c.fence,
+                gone.c.signature,
+                gone.c.result,
+                gone.c.cancel_asked_at,
+                gone.c.started_at,
+                d.clock,
+            ),
+        )
+        .cte("kept")
+    )  # fmt: skip
+    return select(
+        gone.c.id, asked, gone.c.attempt, gone.c.fence, gone.c.session, gone.c.watched
+    ).add_cte(kept)
 
 
 def _ending(d: Dialect, under_lease: bool) -> Executable:

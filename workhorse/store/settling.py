@@ -28,7 +28,7 @@ from workhorse.domain.outcomes import Finish, HandBack, Retry, Settlement, Suspe
 from workhorse.domain.runs import Failure, Lease, Reason, RunState
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
-from workhorse.store.ending import Ending, end_runs, note_attempts
+from workhorse.store.ending import Ending, end_runs, end_succeeded, note_attempts
 from workhorse.store.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
 from workhorse.store.schema import Id, Number, live, outcomes
 from workhorse.store.suspending import Suspension, suspend
@@ -103,8 +103,12 @@ def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = Tru
             settled.hints += done.hints
             settled.freed += done.freed
         return settled
-    endings = [_ending(entry, signed=signed) for entry in entries]
-    ended = end_runs(tx, endings, under_lease=True)
+    successes = _successes(entries) if signed and tx.dialect.one_statement else None
+    if successes is not None:
+        ended = end_succeeded(tx, successes)
+    else:
+        endings = [_ending(entry, signed=signed) for entry in entries]
+        ended = end_runs(tx, endings, under_lease=True)
     settled.hints += ended.hints
     settled.freed += ended.freed
     for run in ended.runs:
@@ -134,6 +138,19 @@ def settled_before(tx: Tx, leases: Sequence[Lease]) -> set[RunId]:
     if not leases:
         return set()
     return {RunId(str(row.id)) for row in tx.fetch(_own_outcomes, batch=lease_batch(leases))}
+
+
+def _successes(entries: Sequence[Entry]) -> list[tuple[RunId, int, str]] | None:
+    """Return id, token and result of each; None where one of them is no success."""
+    successes = []
+    for entry in entries:
+        settlement = entry.settlement
+        if type(settlement) is not Finish or settlement.state is not RunState.SUCCEEDED:
+            return None
+        if settlement.result is None:
+            return None  # the database says what is wrong with that
+        successes.append((entry.lease.run_id, entry.lease.token, settlement.result))
+    return successes
 
 
 def _ending(entry: Entry, *, signed: bool) -> Ending:

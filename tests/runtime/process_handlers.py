@@ -5,6 +5,7 @@ Tests and handlers tell each other things by files, in a folder that is the payl
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import os
 import re
@@ -274,6 +275,40 @@ def ends(ctx: Context, folder: str) -> str:
 def deaf(folder: str) -> None:
     begun(folder)
     burn()
+
+
+@registry.task("leaves a thread", executor="process")
+def leaves_a_thread(ctx: Context, folder: str) -> int:
+    """Returns while a thread of its own is in the operation of a checkpoint."""
+
+    def stay_behind() -> None:
+        try:
+            ctx.checkpoint("left", partial(goes_when_let.handler, folder))
+        except BaseException as error:  # noqa: BLE001 - the test looks at what it is
+            note(folder, "thread", type(error).__name__)
+        else:
+            note(folder, "thread", "stored")
+
+    threading.Thread(target=stay_behind, daemon=True).start()
+    eventually(lambda: Path(folder, "begun").exists(), within=60)
+    return os.getpid()
+
+
+@registry.task("lets the thread go", executor="process")
+def lets_the_thread_go(folder: str) -> int:
+    Path(folder, "let go").touch()
+    with contextlib.suppress(AssertionError):  # what it did is seen in the store
+        eventually(lambda: Path(folder, "thread").exists(), within=5)
+    return os.getpid()
+
+
+@registry.task("dies at the next", executor="process")
+def dies_at_the_next() -> int:
+    """Leaves a process that dies when it is handed its next run, before it calls a handler."""
+    from workhorse.runtime.processes import child as process
+
+    process.Process._call = lambda self, work: os._exit(9)  # type: ignore[method-assign]
+    return os.getpid()
 
 
 @registry.task("holds the interpreter", executor="process")

@@ -29,6 +29,7 @@ from workhorse.runtime.processes.frames import (
     Answered,
     Asked,
     Begin,
+    Begun,
     Ended,
     Frames,
     FromChild,
@@ -78,6 +79,7 @@ TO_CHILD: list[ToChild] = [
 ]  # fmt: skip
 FROM_CHILD: list[FromChild] = [
     Ready(),
+    Begun(),
     Asked(
         number=1, boundary=NEW, token=NewToken(ref="r", timeout_ms=5),
         child=NewChild(run=CHILD, on_parent_end="keep"),

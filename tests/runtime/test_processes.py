@@ -27,6 +27,7 @@ from workhorse.runtime.worker import Worker
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.delivering import deliver
 from workhorse.store.freeing import free
+from workhorse.store.inspecting import list_checkpoints
 from workhorse.store.sweeping import promote
 from workhorse.store.tokens import complete_token
 from workhorse.telemetry import Metric
@@ -246,6 +247,22 @@ def test_threads_of_a_handler_share_its_context(lite: Rig) -> None:
     assert run(lite, lite.worker(), "threads").result == "[0,1,2,3,4]"
 
 
+def test_what_a_handler_left_behind_stores_nothing_for_the_next_run(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Its thread goes on in the same process, while that handles the run of somebody else."""
+    worker, folder = rig.worker(processes=1), str(tmp_path)
+
+    first = run(rig, worker, "leaves a thread", folder)
+    second = run(rig, worker, "lets the thread go", folder)
+
+    assert first.state is second.state is RunState.SUCCEEDED
+    assert first.result == second.result  # one process
+    for each in (first, second):
+        assert rig.store.run(list_checkpoints, run_id=each.id) == []
+    assert (tmp_path / "thread").read_text() == "LeaseLostError\n"
+
+
 def test_a_conflict_ends_the_run(lite: Rig) -> None:
     worker = lite.worker()
     first = run(lite, worker, "conflict", 1, retry=AT_ONCE)
@@ -415,6 +432,20 @@ def test_a_process_that_dies_before_it_is_ready_fails_the_run_that_waits(
     monkeypatch.delenv("TEST_AT_IMPORT")
     execute(worker, lite.claim())
     assert lite.state(view.id) is RunState.SUCCEEDED
+
+
+def test_a_process_that_dies_before_it_calls_the_handler_spends_no_attempt(lite: Rig) -> None:
+    """What it died of came from a run before; this one goes to another process."""
+    worker = lite.worker(processes=1)
+    before = run(lite, worker, "dies at the next")
+
+    view = run(lite, worker, "pid", retry=ONCE)
+
+    assert (view.state, view.attempt) == (RunState.READY, 1)
+    execute(worker, lite.claim())
+    result = lite.view(view.id).result
+    assert result is not None
+    assert result != before.result
 
 
 def test_where_the_system_gives_no_process_runs_are_handed_back(

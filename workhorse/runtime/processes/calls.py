@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal
 
-from workhorse.domain.outcomes import Failed, Outcome, Succeeded
+from workhorse.domain.outcomes import Failed, HandedBack, Outcome, Succeeded
 from workhorse.domain.outcomes import Suspended as SuspendedAt
 from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer
 from workhorse.domain.runs import Reason
@@ -27,6 +27,7 @@ from workhorse.runtime.processes.frames import (
     Answered,
     Asked,
     Begin,
+    Begun,
     Ended,
     Progressed,
     Read,
@@ -57,6 +58,7 @@ class Call:
         self._post = post
         self._cancel_wait_s = cancel_wait_s
         self._timer: asyncio.TimerHandle | None = None
+        self._begun = False
         self._over = False
 
     def begin(self, place: Place, now: datetime) -> None:
@@ -91,6 +93,8 @@ class Call:
         """Do what the handler asks for; answer its outcome when it has ended."""
         recorder, lease = self.activation.recorder, self.activation.lease
         match message:
+            case Begun():
+                self._begun = True
             case Asked(number=number):
                 record = Record(
                     lease=lease,
@@ -133,6 +137,8 @@ class Call:
             return decided
         if self.child.killed:
             return verdicts.of_stop(activation.core.cancelled.reason or StopReason.SHUTDOWN)
+        if not self._begun:
+            return HandedBack()  # it died of what was before: the handler was not called
         return Failed(died(code, self.child.fault), Reason.LOST)
 
     # -- its own ---------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from workhorse.runtime.processes import tether
 from workhorse.runtime.processes.frames import (
     Answered,
     Begin,
+    Begun,
     Ended,
     Frames,
     Prepare,
@@ -144,6 +145,7 @@ class Process:
         self._line.send(Ready())
 
     def _call(self, work: Work) -> None:
+        self._line.send(Begun())
         # A copy for each: what one run's handler sets, the next one's does not see.
         ended = contextvars.copy_context().run(self._activate, work)
         for stream in (sys.stdout, sys.stderr):

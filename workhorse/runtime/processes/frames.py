@@ -102,6 +102,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The handler is about to be called: what the process dies of from here on is its doing."""
+
+    kind: Literal["begun"] = "begun"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """Write a boundary: a `Record` without its lease."""
 
@@ -157,7 +164,7 @@ class Ended:
     waits: tuple[Wait, ...] = ()
 
 
-FromChild: TypeAlias = Ready | Asked | Read | Progressed | Suspending | Ended
+FromChild: TypeAlias = Ready | Begun | Asked | Read | Progressed | Suspending | Ended
 
 # -- bytes ---------------------------------------------------------------------------------------
 

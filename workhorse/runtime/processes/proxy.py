@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import workhorse.errors
 from workhorse.domain.boundaries import Wait
 from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAnswer
-from workhorse.errors import ConfigurationError, WorkhorseError
+from workhorse.errors import ConfigurationError, LeaseLostError, WorkhorseError
 from workhorse.handlers.recording import Pending
 from workhorse.runtime.crashing import Crashed
 from workhorse.runtime.processes.frames import (
@@ -85,10 +85,9 @@ class RemoteRecorder:
 
     def record(self, record: Record) -> Pending[RecordAnswer]:
         """Write a boundary."""
-        number, pending = self._expect()
-        self._line.send(
+        return self._ask(
             Asked(
-                number=number,
+                number=next(_numbers),
                 boundary=record.boundary,
                 token=record.token,
                 child=record.child,
@@ -96,13 +95,10 @@ class RemoteRecorder:
                 cancels=record.cancels,
             )
         )
-        return pending
 
     def read(self, request: ReadValue) -> Pending[str | None]:
         """Read a value by name."""
-        number, pending = self._expect()
-        self._line.send(Read(number=number, name=request.name, of=request.kind))
-        return pending
+        return self._ask(Read(number=next(_numbers), name=request.name, of=request.kind))
 
     def progress(self, progress: NewProgress) -> None:
         """Replace what the run says of its progress; the latest crosses, now and then."""
@@ -129,7 +125,9 @@ class RemoteRecorder:
 
     def suspending(self) -> None:
         """Be told that the activation ends at its waits."""
-        self._line.send(Suspending(waits=self._waits()))
+        with self._sending:
+            if not self._closed:
+                self._line.send(Suspending(waits=self._waits()))
 
     # -- for the process -------------------------------------------------------------------------
 
@@ -150,14 +148,31 @@ class RemoteRecorder:
             self._closed = True
             self._changed.notify_all()
         self._send_progress()
+        with self._changed:
+            left, self._pending = self._pending, {}
+        for pending in left.values():
+            pending.fail(self._ended())
 
     # -- its own ---------------------------------------------------------------------------------
 
-    def _expect(self) -> tuple[int, Pending[Any]]:
-        number, pending = next(_numbers), Pending[Any]()
-        with self._changed:
-            self._pending[number] = pending
-        return number, pending
+    def _ask(self, asked: Asked | Read) -> Pending[Any]:
+        pending = Pending[Any]()
+        # The worker takes what comes after the end of the handler for the next one's.
+        with self._sending:
+            with self._changed:
+                closed = self._closed
+                if not closed:
+                    self._pending[asked.number] = pending
+            if not closed:
+                self._line.send(asked)
+        if closed:
+            pending.fail(self._ended())
+        return pending
+
+    def _ended(self) -> LeaseLostError:
+        return LeaseLostError(
+            f"{self._task}: the activation has ended; nothing more is stored for it"
+        )
 
     def _report(self) -> None:
         while True:

@@ -712,6 +712,43 @@ def test_an_error_of_single_work_that_was_cancelled_for_the_end_hands_its_run_ba
     assert states(rig, run_ids) == ["ready"] * 3
 
 
+def test_what_a_handler_leaves_behind_is_ended_before_its_runs_are_handed_back(rig: Rig) -> None:
+    """A task that goes on after that could act for a run that is another's."""
+    order: list[str] = []
+    kept: list[asyncio.Task[None]] = []
+    started = threading.Event()
+
+    @rig.task("t", batch=3)
+    async def leaves_one(items: list[BatchItem[int]]) -> None:
+        async def part() -> None:
+            try:
+                started.set()
+                await asyncio.get_running_loop().create_future()
+            finally:
+                await asyncio.sleep(0.05)
+                order.append("cleaned up")
+
+        kept.append(asyncio.create_task(part()))
+        await asyncio.get_running_loop().create_future()
+
+    run_ids = enqueue(rig, 3)
+    worker = rig.worker()
+    settled = worker._parts.engine._writer._settled
+
+    def note(answers: Any) -> None:
+        order.append("settled")
+        settled(answers)
+
+    worker._parts.engine._writer._settled = note
+    worker.start()
+    assert started.wait(10)
+
+    assert worker.stop(0) is False
+
+    assert order == ["cleaned up", "settled"]
+    assert states(rig, run_ids) == ["ready"] * 3
+
+
 def test_a_handler_that_has_decided_all_gets_the_time_to_clean_up(rig: Rig, kind: str) -> None:
     gate, cleaned = Gate(), threading.Event()
 

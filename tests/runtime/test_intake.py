@@ -385,6 +385,29 @@ def test_while_scans_find_the_runs_few_messages_are_received_beside_them(
     assert max(beside) <= 10
 
 
+def test_no_more_messages_are_received_than_one_claim_takes(rig: Rig, mail: Mail) -> None:
+    """Of many slots a claim takes a share: what is beyond it would only be shown again."""
+    asked: list[int] = []
+    opened = mail.lane.receiver
+
+    def receiver(queue: str) -> Any:
+        made = opened(queue)
+        original = made.receive
+
+        def receive(limit: int, wait_ms: int) -> Sequence[Message]:
+            asked.append(limit)
+            return original(limit, wait_ms)
+
+        made.receive = receive  # type: ignore[method-assign]
+        return made
+
+    mail.lane.receiver = receiver  # type: ignore[method-assign]
+    rig.worker(concurrency=150).start()
+
+    eventually(lambda: max(asked, default=0) > 10)  # idle, and not beside a scan
+    assert max(asked) == 75
+
+
 # -- scans ---------------------------------------------------------------------------------------
 
 

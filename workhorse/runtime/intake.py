@@ -180,7 +180,8 @@ class Intake:
         elif due_in > 0 or self._messages_came or now - self._received_at >= _GLANCE_MS:
             wait = min(self._options.long_poll_ms, max(0.0, due_in))
             most = LARGEST_CLAIM if wait > 0 else _BESIDE_A_SCAN
-            messages = self._receive(receiver, min(free, most), wait)
+            # No more than one claim takes: the others would only be shown again.
+            messages = self._receive(receiver, min(free, most, self._slots.share), wait)
             if self._ended.is_set():
                 receiver.settle([(message, AT_ONCE) for message in messages])
                 return

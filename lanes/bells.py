@@ -28,7 +28,10 @@ class Belfry:
 
     def ring(self, queue: str) -> None:
         """End the waits for a queue; who is not waiting now does not wait next time."""
-        self._bell(queue).ring()
+        with self._lock:
+            bell = self._bells.get(queue)
+        if bell is not None:  # else nobody has ever waited for it
+            bell.ring()
 
     def receiver(self, queue: str) -> BellReceiver:
         """Return a receiver, to wait with."""

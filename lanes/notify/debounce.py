@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Final
+
+_MOST_KEPT: Final = 1_000
 
 
 class Debounce:
@@ -16,6 +19,7 @@ class Debounce:
         self._gap_ms = gap_ms
         self._rung_at: dict[str, float] = {}
         self._wished: set[str] = set()
+        self._most = _MOST_KEPT
 
     @property
     def wished(self) -> Collection[str]:
@@ -27,7 +31,7 @@ class Debounce:
         # Where a ring is due anyway, one that may be rolled back does not put it off.
         if queue in self._wished or self._in(queue, now) > 0:
             return False
-        self._rung_at[queue] = now
+        self._note([queue], now)
         return True
 
     def wish(self, queue: str, now: float) -> bool:
@@ -39,7 +43,7 @@ class Debounce:
         """Return the queues whose bells are to be rung now; they count as rung."""
         due = sorted(queue for queue in self._wished if self._in(queue, now) <= 0)
         self._wished.difference_update(due)
-        self._rung_at.update(dict.fromkeys(due, now))
+        self._note(due, now)
         return due
 
     def due_in(self, now: float) -> float | None:
@@ -51,6 +55,13 @@ class Debounce:
         for queue in queues:
             self._wished.add(queue)
             self._rung_at.pop(queue, None)
+
+    def _note(self, queues: Iterable[str], now: float) -> None:
+        self._rung_at.update(dict.fromkeys(queues, now))
+        if len(self._rung_at) > self._most:
+            # A program may make queues as it goes; those that have rested need no note.
+            kept = {each: at for each, at in self._rung_at.items() if at + self._gap_ms > now}
+            self._rung_at, self._most = kept, max(_MOST_KEPT, 2 * len(kept))
 
     def _in(self, queue: str, now: float) -> float:
         return self._rung_at.get(queue, float("-inf")) + self._gap_ms - now

@@ -114,7 +114,7 @@ class Keeper:
             now = self._now_ms()
             known = set(self._debounce.wished)
             due = [queue for queue in queues if self._debounce.wish(queue, now)]
-            if known != self._debounce.wished:
+            if known != self._debounce.wished or self._thread is None:
                 self._bestir()
             if not due:
                 return None
@@ -142,10 +142,9 @@ class Keeper:
 
     def _bestir(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._serve, name="workhorse-notify", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="workhorse-notify", daemon=True)
+            thread.start()  # where the process has too many, the next call tries again
+            self._thread = thread
         self._wake()
 
     def _wake(self) -> None:

@@ -25,10 +25,11 @@ from tests.support.databases import Databases
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from workhorse import Workhorse
+from workhorse.domain.ids import new_run_id
 from workhorse.domain.runs import RunState
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.tasks import Task
-from workhorse.ports import Bells, Lane, LaneContext
+from workhorse.ports import Bells, Lane, LaneContext, Outgoing, Wakeup
 from workhorse.runtime.options import WorkerOptions
 from workhorse.settings import load_settings
 from workhorse.store.database import Store
@@ -427,6 +428,28 @@ def test_opening_the_lane_connects_to_nothing() -> None:
         assert lane.announce(["q"]) == {"q"}
         (said,) = lane.check("q")
         assert "127.0.0.1:1/nowhere cannot be listened to" in said
+
+
+def test_a_process_that_cannot_start_a_thread_rings_once_it_can(
+    bells: Bells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it can be closed before."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    outgoing = [Outgoing(Wakeup(new_run_id(), "q"))]
+    with closing(NotifyLane(bells, Counters())) as lane, monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            lane.send(outgoing)
+        lane.close()
+    with closing(NotifyLane(bells, Counters())) as lane:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="start new thread"):
+                lane.send(outgoing)
+        assert lane.send(outgoing).sent == 1
 
 
 def test_doctor_says_where_nothing_is_heard(

@@ -405,3 +405,25 @@ def test_who_waits_is_told_of_as_it_changes() -> None:
     second.close()
     assert belfry.receiver("c").receive(1, 20_000) == []
     assert belfry.awaited() == frozenset()
+
+
+def test_queues_that_have_rested_are_forgotten() -> None:
+    """A program may make queues as it goes, and neither end keeps anything of each."""
+    debounce, belfry = Debounce(10), Belfry()
+    for number in range(20_000):
+        belfry.ring(f"q{number}")
+        assert debounce.take(f"q{number}", now=float(number))
+        assert not debounce.take(f"q{number}", now=number + 9.0)
+
+    assert len(debounce._rung_at) <= 1_000
+    assert not belfry._bells
+
+
+def test_queues_that_rest_at_once_are_all_remembered() -> None:
+    """However many they are."""
+    debounce = Debounce(10)
+    for number in range(5_000):
+        assert debounce.take(f"q{number}", now=0.0)
+
+    assert not any(debounce.take(f"q{number}", now=9.0) for number in range(5_000))
+    assert debounce.take("q", now=100.0)

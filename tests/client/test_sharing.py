@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 
 from tests.client.lanes import RecordingLane
@@ -445,6 +445,25 @@ def test_who_waits_for_anothers_transaction_waits_alone(
             futures[2].result(10)
 
 
+def test_a_moment_for_keys_is_not_one_for_other_locks(
+    postgresql_url: str, clock: ManualClock, postgresql_store: Store
+) -> None:
+    """Who shares a commit with a key waits for a lock as long as everybody else."""
+    seen: list[str] = []
+
+    def look(connection: Connection) -> None:
+        seen.append(connection.exec_driver_sql("show lock_timeout").scalar_one())
+
+    lane = RecordingLane(lambda _run_id: True)
+    with Workhorse(database_url=postgresql_url, lane=lane, clock=clock, share_commits=True) as app:
+        double = app.task("double")(_double)
+        event.listen(app._resources.store().engine, "commit", look)
+        assert double.enqueue(1, key="k").created
+        assert double.enqueue(2).created
+
+    assert seen[-2:] == ["2s", "2s"]
+
+
 # -- the life of the thread ----------------------------------------------------------------------
 
 
@@ -587,6 +606,45 @@ def test_a_forked_process_has_a_thread_of_its_own(database_url: str) -> None:
         "parent 0 True",
         "['1', '2', '3'] 1",
     ], done.stderr
+
+
+_AT_THE_END = """
+    import os, sys
+    from workhorse.app import Workhorse
+
+    app = Workhorse(database_url=sys.argv[1], lane="memory", share_commits=True)
+
+    @app.task()
+    def double(number: int) -> int:
+        return number * 2
+
+    class Last:
+        def __del__(self, enqueue=double.enqueue, close=app.close, write=os.write):
+            if sys.is_finalizing():
+                write(1, b"at the end ")
+            if enqueue(2).created:
+                write(1, b"stored ")
+            close()
+            write(1, b"closed")
+
+    double.enqueue(1)
+    sys.modules["last"] = Last()  # modules go when the threads are stopped
+"""
+
+
+def test_who_enqueues_when_the_interpreter_has_stopped_the_thread_does_not_wait_for_it(
+    database_url: str,
+) -> None:
+    """In a destructor, say: the process would never end."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_AT_THE_END), database_url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.stdout == "at the end stored closed", done.stderr
 
 
 def test_sharing_is_off_unless_asked_for() -> None:

@@ -116,6 +116,23 @@ def test_who_enqueues_on_the_thread_itself_does_not_wait_for_it(share: Share, ru
     assert set(runs.threads) == {"workhorse-commits"}
 
 
+def test_who_enqueues_there_on_a_loop_does_not_wait_for_it_either(share: Share, runs: Runs) -> None:
+    """Nor who closes there."""
+    shared = share()
+
+    def enqueue_too(batch: Sequence[NewRun], _patient: bool) -> None:
+        if batch[0].payload == "1":
+            within = shared.enqueue_async(a_run("from within"))
+            assert asyncio.run(asyncio.wait_for(within, 10)).created
+            shared.close()
+
+    runs.refuse = enqueue_too
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(shared.enqueue, a_run("1")).result(20).created
+
+    assert runs.batches == [["1"], ["from within"]]
+
+
 def test_where_no_thread_can_be_started_each_stores_his_own(
     share: Share, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

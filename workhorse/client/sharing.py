@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -78,9 +79,7 @@ class SharedCommits:
 
         Raises: As `Client.store_runs`.
         """
-        # On the thread itself a lane or a log handler of the program may get here: nobody else
-        # would ever answer it.
-        if not self._committer.is_here():
+        if not self._is_alone():
             caller = _Thread(run)
             self._admit(caller)
             caller.wait()
@@ -95,22 +94,29 @@ class SharedCommits:
 
         A caller that is cancelled while it waits may have its run stored all the same.
         """
-        caller = _Task(run)
-        self._admit(caller)
-        await caller.told
-        if (answer := caller.outcome()) is not None:
-            return answer
+        if not self._is_alone():
+            caller = _Task(run)
+            self._admit(caller)
+            await caller.told
+            if (answer := caller.outcome()) is not None:
+                return answer
         done, hints = await self._background.call(self._store_runs, [run])
         await self._publisher.publish_async(hints)
         return done[0]
 
     def close(self) -> None:
         """Commit what waits, and end the thread; a later caller starts another."""
-        self._committer.close()
+        if not self._is_alone():
+            self._committer.close()
 
     def abandon(self) -> None:
         """Begin anew in a process that was forked: the thread, and who waits, are the parent's."""
         self._committer = _Committer(self._commit, self._idle_s)
+
+    def _is_alone(self) -> bool:
+        # On the thread itself a lane or a log handler of the program may get here, and a destructor
+        # when the interpreter has stopped that thread: nobody else would ever answer it.
+        return self._committer.is_here() or sys.is_finalizing()
 
     def _admit(self, caller: _Caller) -> None:
         while not (committer := self._committer).admit(caller):

@@ -19,10 +19,11 @@ from sqlalchemy.pool import QueuePool
 
 from workhorse.errors import ConfigurationError
 
+LOCK_WAIT: Final = "2s"
 # How long a statement may wait for a row's lock, and how long a session may hold locks without
 # saying anything: a worker that was frozen in a transaction must not block its successor.
 _SESSION_BOUNDS: Final = {
-    "lock_timeout": "2s",
+    "lock_timeout": LOCK_WAIT,
     "idle_in_transaction_session_timeout": "10s",
     # Every statement of the store goes by an index. Where statistics are missing, or older than a
     # bulk enqueue, the planner would rather read a table whole, or add the index of all ready runs

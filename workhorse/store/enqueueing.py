@@ -49,6 +49,7 @@ from workhorse.domain.instants import to_micros
 from workhorse.domain.retry import DEFAULT_RETRY
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.errors import IdempotencyConflictError, RunNotFoundError
+from workhorse.store.connecting import LOCK_WAIT
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.schema import Id, LinkKind, Number, keys, links, live, runs
@@ -204,6 +205,9 @@ def _waiting_for_owners(tx: Tx, *, patient: bool) -> Iterator[None]:
         if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_GOT:
             raise
         raise KeysHeldError from error
+    if tx.dialect.name == "postgresql":
+        # The moment is for keys alone: another lock keeps runs without keys waiting too.
+        tx.conn.exec_driver_sql(f"set local lock_timeout = '{LOCK_WAIT}'")
 
 
 def _check_predecessors(tx: Tx, new: Sequence[NewRun]) -> None:

@@ -18,6 +18,14 @@ PRINTED = {
         "as it is: at the open wait 'a month'",
         "changed: expected timer 'a month', came a new checkpoint 'voucher'",
     ],
+    "batch_mails.py": [
+        "provider: 3 mails in one request",
+        "provider: 1 mails in one request",
+        "sent to ann@example.org, attempt 1",
+        "sent to bob@example.org, attempt 2",
+        "not_retryable, attempt 1: 'cleo' is no address",
+        "sent to dan@example.org, attempt 1",
+    ],
     "in_your_transaction.py": [
         "3 activations",
         "order 1 confirmed at attempt 2",

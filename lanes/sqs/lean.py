@@ -151,7 +151,8 @@ class _Line:
 
         self.place = place
         self.signer = Signer(place.host, place.path, place.region)
-        self._url = yarl.URL(place.url, encoded=True)
+        # SQS is told who asks by the signature; botocore leaves a user in the URL out as well.
+        self._url = yarl.URL(place.url, encoded=True).with_user(None)
         agent = user_agent_of(place.session, f"aiohttp/{aiohttp.__version__}")
         self._own = {"user-agent": agent}
 
@@ -199,7 +200,7 @@ class _Line:
                 if response.status == 200:
                     return json.loads(content)
         except Exception as error:  # noqa: BLE001  (what is not known there goes on as it is)
-            raise translated(error, self.place.url, self.place.proxy) from None
+            raise translated(error, str(self._url), self.place.proxy) from None
         raise refusal(operation, response.status, response.headers, content)
 
     async def close(self) -> None:

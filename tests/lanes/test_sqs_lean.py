@@ -403,6 +403,23 @@ def test_what_may_pass_is_tried_twice(
     assert len(proxy.made()) == tries
 
 
+def test_a_user_in_the_endpoints_url_is_left_out(proxy: SqsProxy) -> None:
+    """Also of what an error says: a password may stand beside it."""
+    url = proxy.url.replace("//", "//user:secret@")
+
+    async def main() -> None:
+        proxy.always(CANNED)
+        async with lean(url) as calls:
+            assert await calls.send_batch("http://sqs.invalid/1/q", ENTRIES) == []
+        proxy.always(HANG_UP)
+        async with lean(url) as calls:
+            assert "secret" not in str(
+                await raised(calls.send_batch("http://sqs.invalid/1/q", ENTRIES))
+            )
+
+    asyncio.run(main())
+
+
 def test_an_error_is_named_as_botocore_names_it(proxy: SqsProxy) -> None:
     """The same refusal over either client, from the same answer."""
     proxy.always(error("QueueDoesNotExist", 400, "AWS.SimpleQueueService.NonExistentQueue"))

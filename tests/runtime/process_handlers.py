@@ -5,6 +5,7 @@ Tests and handlers tell each other things by files, in a folder that is the payl
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import os
@@ -275,6 +276,13 @@ def ends(ctx: Context, folder: str) -> str:
 def deaf(folder: str) -> None:
     begun(folder)
     burn()
+
+
+@registry.task("deaf on the loop")
+async def deaf_on_the_loop(folder: str) -> None:
+    begun(folder)
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(60)
 
 
 @registry.task("leaves a thread", executor="process")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Retry
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Failure, Reason, RunState
+from workhorse.runtime.activation import Activation
+from workhorse.runtime.engine import Engine
 from workhorse.runtime.worker import Worker
 from workhorse.store.database import Store
 from workhorse.store.inspecting import list_checkpoints
@@ -253,3 +255,28 @@ def test_releasing_kills_too(lite: Rig, tmp_path: Path) -> None:
 
     assert lite.state(run_id) is RunState.READY
     eventually(lambda: not is_running(pid))
+
+
+@pytest.mark.parametrize("task", ["deaf", "deaf on the loop"])
+def test_one_that_is_cancelled_just_before_its_call_is_not_called(
+    lite: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """Who ends handlers finds none yet: it must not begin afterwards and stay for ever."""
+    original = Engine.dispatch
+
+    def dispatch(self: Engine, activations: Sequence[Activation]) -> None:
+        for each in activations:
+            self._endings.cancel_asked(each)
+        original(self, activations)
+
+    warm = enqueue(lite, "echo", tmp_path)
+    worker = started(lite, cancel_wait_ms=100)
+    eventually(lambda: lite.state(warm) is RunState.SUCCEEDED)  # a process has nothing to do
+    monkeypatch.setattr(Engine, "dispatch", dispatch)
+
+    run_id = enqueue(lite, task, tmp_path, retry=ONCE)
+
+    eventually(partial(has_failed, lite, run_id))
+    assert lite.view(run_id).reason is Reason.CANCELLED
+    eventually(lambda: worker._parts.slots.free == 2)
+    assert not (tmp_path / "begun").exists()

@@ -189,6 +189,13 @@ class HandlerLoop:
     def _start_all(self, activations: Sequence[Activation]) -> None:
         loop = asyncio.get_running_loop()
         for activation in activations:
+            stop = activation.core.cancelled.reason
+            if stop is not None:  # whoever was to end the handler found none, and comes no more
+                outcome = verdicts.of_state(activation) or verdicts.of_stop(stop)
+                if activation.conclude(outcome, self._pace.now_ms()):
+                    self._ended.append(activation)
+                self._note_returned(activation)
+                continue
             variables = activation.variables
             variables.run(running.set, activation)
             # Not by the loop's `create_task`: here is no handler whose task it could be.

@@ -146,8 +146,12 @@ class ProcessExecutor:
 
     def _take(self, activations: Sequence[Activation]) -> None:
         for activation in activations:
-            self._waiting.append(activation)
             core = activation.core
+            stop = core.cancelled.reason
+            if stop is not None:  # whoever was to end the handler found none, and comes no more
+                self._end(activation, verdicts.of_state(activation) or verdicts.of_stop(stop))
+                continue
+            self._waiting.append(activation)
             core.stopping.on_set(partial(self._post, self._tell, activation, "stopping"))
             core.cancelled.on_set(partial(self._post, self._tell, activation, "cancelled"))
         self._go_on()

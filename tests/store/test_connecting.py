@@ -15,7 +15,7 @@ from tests.store.acting import do, put, put_many, rows, take
 from workhorse.domain.ids import new_run_id
 from workhorse.errors import ConfigurationError
 from workhorse.store.connecting import parse_url
-from workhorse.store.database import Store, Tx
+from workhorse.store.database import Store, Tx, writes_once
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,10 @@ def test_an_error_of_the_server_shows_no_values(postgresql_store: Store) -> None
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_the_isolation_is_said_in_each_transaction(postgresql_url: str, level: str) -> None:
+def test_the_isolation_is_said_in_each_transaction_and_session(
+    postgresql_url: str, level: str
+) -> None:
+    """In the session for statements without a transaction around; a pooler's sessions have none."""
     first = Store.open(postgresql_url)
     first.run(
         lambda tx: tx.conn.exec_driver_sql(
@@ -130,7 +133,6 @@ def test_the_isolation_is_said_in_each_transaction(postgresql_url: str, level: s
         )
     )
     first.close()
-    store = Store.open(postgresql_url)
 
     def look(tx: Tx) -> tuple[str, str]:
         show = tx.conn.exec_driver_sql
@@ -139,8 +141,31 @@ def test_the_isolation_is_said_in_each_transaction(postgresql_url: str, level: s
             show("show transaction_isolation").scalar_one(),
         )
 
-    assert store.run(look) == (level, "read committed")
-    store.close()
+    for pooler, session in ((False, "read committed"), (True, level)):
+        store = Store.open(postgresql_url, pooler=pooler)
+        assert store.run(look) == (session, "read committed")
+        assert store.run(writes_once(_level)) == "read committed"
+        store.close()
+
+
+def _level(tx: Tx) -> str:
+    return tx.conn.exec_driver_sql("show transaction_isolation").scalar_one()  # type: ignore[no-any-return]
+
+
+def test_what_writes_by_one_statement_is_a_transaction_by_itself(postgresql_store: Store) -> None:
+    """What fails behind it takes nothing back; anything else is one transaction."""
+
+    def writes(tx: Tx) -> None:
+        tx.conn.exec_driver_sql("create table kept (id int)")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        postgresql_store.run(writes)
+    assert rows(postgresql_store, "select to_regclass('kept') is null") == [(True,)]
+
+    with pytest.raises(LookupError):
+        postgresql_store.run(writes_once(writes))
+    assert rows(postgresql_store, "select to_regclass('kept') is null") == [(False,)]
 
 
 def test_what_a_connection_is_told_on_sqlite(sqlite_store: Store) -> None:

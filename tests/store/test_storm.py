@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import psycopg
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import IntegrityError
@@ -198,8 +199,9 @@ def test_case_14_everybody_at_once_on_the_same_runs(postgresql_url: str, level: 
     name = make_url(postgresql_url).database
     do(first, f"alter database \"{name}\" set default_transaction_isolation to '{level}'")
     first.close()
+    with psycopg.connect(postgresql_url.replace("+psycopg", "")) as plain:
+        assert plain.execute("show default_transaction_isolation").fetchone() == (level,)
     store = Store.open(postgresql_url)
-    assert rows(store, "show default_transaction_isolation") == [(level,)]
     up = "select clock_timestamp() - pg_postmaster_start_time() > interval '10 seconds'"
     eventually(lambda: rows(store, up) == [(True,)], within=30)  # recovery waits for that
 

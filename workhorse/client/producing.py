@@ -25,7 +25,8 @@ from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.handlers.producing import Request
 from workhorse.ports import Lane, announce_of
 from workhorse.store.database import ManualClock, Store
-from workhorse.store.notifying import enqueue_and_ring
+from workhorse.store.enqueueing import stands_alone
+from workhorse.store.notifying import enqueue_alone_and_ring, enqueue_and_ring
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -154,13 +155,18 @@ class Client:
         Where it does not ring, all wakeups follow, on a lane too that rings in the transaction.
         """
         store, lane = self._store(), self._lane()
+        announce = announce_of(lane) if rings else None
+        if len(runs) == 1 and stands_alone(runs[0]):
+            return store.run(
+                enqueue_alone_and_ring, runs[0], reach=lane.reach_ms, announce=announce
+            )
         # The ids were drawn before, so trying again after a lost answer makes no second run.
         done, hints = store.run(
             enqueue_and_ring,
             runs,
             reach=lane.reach_ms,
             stride=stride,
-            announce=announce_of(lane) if rings else None,
+            announce=announce,
             patient=patient,
         )
         return done, hints + self._arming.arm(predecessors_of(runs, done))

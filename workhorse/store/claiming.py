@@ -44,7 +44,7 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import DEFAULT_PRIORITY, ClaimedRun, Lease, RunState
 from workhorse.domain.sightings import Sighting
-from workhorse.store.database import Tx
+from workhorse.store.database import Tx, writes_once
 from workhorse.store.dialect import Dialect
 from workhorse.store.histories import with_history
 from workhorse.store.schema import Id, Number, live, outcomes, queues, runs
@@ -86,6 +86,7 @@ class Claim:
     full: bool = False
 
 
+@writes_once
 def claim(
     tx: Tx,
     *,

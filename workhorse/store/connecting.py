@@ -35,7 +35,14 @@ _SESSION_BOUNDS: Final = {
     "random_page_cost": "1.1",
     "jit": "off",
 }
-_SESSION: Final = " ".join(f"-c {name}={value}" for name, value in _SESSION_BOUNDS.items())
+_SESSION: Final = " ".join(
+    f"-c {name}={value}"
+    for name, value in {
+        **_SESSION_BOUNDS,
+        # Of statements that are a transaction by themselves; the others say it at their BEGIN.
+        "default_transaction_isolation": "read\\ committed",
+    }.items()
+)
 BOUNDS: Final = "select " + ", ".join(
     f"set_config('{name}', '{value}', true)" for name, value in _SESSION_BOUNDS.items()
 )

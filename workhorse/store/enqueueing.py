@@ -289,6 +289,21 @@ def _insert(
     return due
 
 
+def stands_alone(run: NewRun) -> bool:
+    """Say whether a run comes in by one statement: it is ready at once, and has no key."""
+    return run.key is None and _is_plain(run)
+
+
+def enqueue_alone(tx: Tx, run: NewRun, channels: Sequence[str] = ()) -> list[str]:
+    """Insert a run that stands alone, and ring channels, by one statement; return those rung."""
+    if not channels or not tx.dialect.one_statement:
+        _insert_plain(tx, [run])
+        return []
+    batch = _document([_row(run)])
+    rung = tx.fetch_raw(_insert_ringing, batch=batch, channels=json.dumps(list(channels)))
+    return [row[0] for row in rung]
+
+
 def _insert_plain(tx: Tx, new: Sequence[NewRun]) -> None:
     """Insert runs that are ready at once and depend on no others: the most frequent case.
 
@@ -550,11 +565,23 @@ def _insert_live(d: Dialect) -> Executable:
 # A plain batch is read once: the live rows are made of the immutable ones.
 
 
-def _insert_both_plain(d: Dialect) -> Executable:
+def _insert_both_plain(d: Dialect) -> Any:
     u = d.rows("batch", _PLAIN_COLUMNS)
     fresh = _runs_from(d, u, list(_PLAIN_COLUMNS)).returning(*_plain_parts(runs)).cte("fresh")
     rows = _plain_live_rows(fresh)
     return postgresql.insert(live).from_select(list(rows.selected_columns.keys()), rows)
+
+
+def _insert_ringing(d: Dialect) -> Executable:
+    placed = _insert_both_plain(d).returning(live.c.id).cte("placed")
+    return ringing(d).add_cte(placed)
+
+
+def ringing(d: Dialect) -> Select[Any]:
+    """Ring channels, those that no other transaction rings just now; return these."""
+    channel = d.each("channels").c.value
+    free = func.pg_try_advisory_xact_lock(func.hashtextextended(channel, literal_column("0")))
+    return select(channel, func.pg_notify(channel, literal_column("''"))).where(free)
 
 
 def _insert_runs_plain(d: Dialect) -> Executable:
@@ -594,4 +621,12 @@ def _plain_live_rows(fresh: FromClause) -> Select[Any]:
     )
 
 
-__all__ = ["KeysHeldError", "enqueue", "hints_of", "reset_key"]
+__all__ = [
+    "KeysHeldError",
+    "enqueue",
+    "enqueue_alone",
+    "hints_of",
+    "reset_key",
+    "ringing",
+    "stands_alone",
+]

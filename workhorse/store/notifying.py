@@ -19,17 +19,15 @@ from typing import Final
 
 import psycopg
 from psycopg.pq import ExecStatus
-from sqlalchemy import TwoPhaseTransaction, func, literal_column, select
-from sqlalchemy.sql.expression import Executable
+from sqlalchemy import TwoPhaseTransaction
 
 from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.errors import ConfigurationError, StoreUnavailableError
 from workhorse.ports import Announce, Bells
 from workhorse.store.connecting import Target, connect_apart, parse_url
-from workhorse.store.database import Store, Tx
-from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import enqueue, hints_of
+from workhorse.store.database import Store, Tx, writes_once
+from workhorse.store.enqueueing import enqueue, enqueue_alone, hints_of, ringing
 
 _LONGEST_NAME: Final = 63
 ANSWER_S: Final = 5.0
@@ -62,7 +60,7 @@ def ring(tx: Tx, queues: Collection[str]) -> Collection[str]:
     named = {channel_of(tx.schema or "", queue): queue for queue in sorted(queues)}
     if not named:
         return ()
-    rung = tx.fetch(_ring, channels=json.dumps(list(named)))
+    rung = tx.fetch(ringing, channels=json.dumps(list(named)))
     return frozenset(named[row[0]] for row in rung)
 
 
@@ -100,10 +98,17 @@ def enqueue_and_ring(
     return done, [hint for hint in hints if hint.delay_ms > 0 or hint.queue not in rung]
 
 
-def _ring(d: Dialect) -> Executable:
-    channel = d.each("channels").c.value
-    free = func.pg_try_advisory_xact_lock(func.hashtextextended(channel, literal_column("0")))
-    return select(channel, func.pg_notify(channel, literal_column("''"))).where(free)
+@writes_once
+def enqueue_alone_and_ring(
+    tx: Tx, run: NewRun, *, reach: Reach, announce: Announce | None = None
+) -> tuple[list[Enqueued], list[Hint]]:
+    """As `enqueue_and_ring`, for one run of which `stands_alone` is true: by one statement."""
+    named = {}
+    if announce is not None and tx.dialect.name == "postgresql":
+        named = {channel_of(tx.schema or "", queue): queue for queue in announce({run.queue})}
+    rung = enqueue_alone(tx, run, list(named))
+    done = [Enqueued(run_id=run.id, queue=run.queue, created=True)]
+    return done, [] if rung else hints_of([run], done, reach=reach)
 
 
 def bells_of(store: Store, listen_url: str | None) -> Bells | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.faults import FaultyStore
+from tests.runtime.faults import Away, FaultyStore
 from tests.runtime.rig import ENVIRONMENT, ROOT, Gate, Rig
 from tests.support.eventually import eventually
 from tests.support.processes import Processes, RunningProcess
@@ -499,6 +499,43 @@ def test_when_all_are_cancelled_an_async_handler_is_cancelled_as_a_task(live_rig
     eventually(lambda: sorted(ended) == ["handler", "part"])
     eventually(lambda: states(rig, run_ids) == ["succeeded", "cancelled", "cancelled"])
     eventually(lambda: worker._parts.slots.free == 4)
+
+
+def test_a_cancel_that_comes_too_late_for_a_run_does_not_end_its_handler(rig: Rig) -> None:
+    """All is decided, and not stored yet: the handler still cleans up."""
+    gate, ended = Gate(), []
+
+    @rig.task("t", batch=3)
+    async def cleans_up(items: list[BatchItem[int]]) -> None:
+        for item in items:
+            item.succeed("early")
+        try:
+            await asyncio.to_thread(gate.come)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        ended.append("by itself")
+
+    run_ids = enqueue(rig, 3)
+    with closing(FaultyStore(rig.store)) as store:
+        away = store.faults["write_batch"] = Away()
+        worker = rig.worker(store=store)
+        worker.start()
+        gate.wait()
+        engine = worker._parts.engine
+        for held in engine.holdings.all():
+            engine._endings.cancel_asked(held)
+
+        posted = threading.Event()
+        assert engine.loop.post(posted.set)  # behind what would cancel it
+        assert posted.wait(10)
+        gate.open()
+        eventually(lambda: ended)
+        away.back.set()
+        eventually(lambda: set(states(rig, run_ids)) == {"succeeded"})
+        assert worker.stop()
+
+    assert ended == ["by itself"]
 
 
 def test_a_handler_that_does_not_stop_counts_as_stuck_once_all_of_its_runs_are_ended(

@@ -101,8 +101,9 @@ class BatchExecutor:
         if stop is StopReason.SHUTDOWN:
             self._abandon(batch)
             return
-        self._decide(activation, verdicts.of_state(activation) or verdicts.of_stop(stop))
-        if batch.all_decided and self._abandon(batch):
+        outcome = verdicts.of_state(activation) or verdicts.of_stop(stop)
+        # A handler that has decided all of its runs itself may clean up.
+        if self._decide(activation, outcome) and batch.all_decided and self._abandon(batch):
             self._abandoned(batch.activations)
 
     def close(self, timeout: float) -> bool:
@@ -114,7 +115,7 @@ class BatchExecutor:
         return done
 
     def _is_quiet(self) -> bool:
-        return all(each.abandoned or not each.all_decided for each in self._batches.values())
+        return all(each.abandoned or not each.all_decided for each in set(self._batches.values()))
 
     def _abandon(self, batch: Batch) -> bool:
         """Wait for a handler no more; answer whether it was waited for until now."""

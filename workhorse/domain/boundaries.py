@@ -73,7 +73,7 @@ class DeliveryState(StrEnum):
     """A child was cancelled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Boundary:
     """A boundary as it is stored.
 
@@ -125,7 +125,14 @@ class History:
 NO_HISTORY: Final = History()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def octets(text: str | None) -> int:
+    """Return how many bytes a text takes as UTF-8; none takes none."""
+    if not text:
+        return 0
+    return len(text) if text.isascii() else len(text.encode())
+
+
+@dataclass(slots=True, kw_only=True)
 class NewBoundary:
     """A boundary that is to be written.
 
@@ -145,7 +152,7 @@ class NewBoundary:
     @property
     def size_bytes(self) -> int:
         """What it counts for in the run's limit."""
-        return len((self.value or "").encode()) + len((self.detail or "").encode())
+        return octets(self.value) + octets(self.detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

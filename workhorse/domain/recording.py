@@ -31,7 +31,7 @@ class NewChild:
     """`cancel`, or `keep`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Record:
     """Write a boundary under the lease, and what belongs to it, in one transaction.
 
@@ -58,7 +58,7 @@ class Recorded(StrEnum):
     """The lease is gone; nothing was stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecordAnswer:
     """The answer to a `Record`: `boundary` is the row that stands, with its value.
 

@@ -50,7 +50,7 @@ PLANS: tuple[Plan, ...] = (
         "workhorse",
         _OURS,
         jobs=20_000,
-        sweep={"concurrency": ("100", "200", "400")},
+        sweep={"concurrency": ("200", "400", "800")},
         latency={"lane": "notify"},
         flows=3_000,
     ),

@@ -219,12 +219,17 @@ class Engine:
             UnknownTaskError: A run's task is not known here.
         """
         activations = []
+        known: dict[str, tuple[Task[Any, Any], Executor]] = {}
         for run in runs:
-            task = self._registry.require(run.task)
+            found = known.get(run.task)
+            if found is None:
+                task = self._registry.require(run.task)
+                found = known[run.task] = (task, self._executor_of(task))
+            task, executor = found
             activation = Activation(
                 run,
                 task,
-                executor=self._executor_of(task),
+                executor=executor,
                 sent_ms=sent_ms,
                 variables=(self._variables if variables is None else variables).copy(),
                 takes_slot=takes_slots,

@@ -52,11 +52,12 @@ def planned(store: Store, *, generic: bool = False) -> Iterator[list[Planned]]:
         if not re.match(r"\s*(select|insert|update|delete|with)\b", sql, re.I):
             return
         raw = conn.connection.driver_connection
-        raw.execute("savepoint planned")
+        alone = raw.autocommit  # a statement that is a transaction by itself
+        raw.execute("begin" if alone else "savepoint planned")
         try:
             plan = _generic(raw, sql, params) if generic else _custom(raw, sql, params)
         finally:
-            raw.execute("rollback to savepoint planned")
+            raw.execute("rollback" if alone else "rollback to savepoint planned")
         nodes = list(nodes_of(plan))
         found.append(
             Planned(

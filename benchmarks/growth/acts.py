@@ -14,7 +14,7 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Lease, NewRun, RunState
-from workhorse.store.claiming import Claim, Cursor, claim
+from workhorse.store.claiming import Claim, Cursor, Head, claim
 from workhorse.store.database import Store
 from workhorse.store.enqueueing import enqueue
 from workhorse.store.settling import Entry, settle
@@ -48,7 +48,7 @@ def take(
     *ids: RunId,
     free: int,
     scan: bool = False,
-    cursor: Cursor | None = None,
+    cursor: Cursor | Head | None = None,
     lease_ms: int = LEASE_MS,
 ) -> Claim:
     """Claim by ids, or by scan."""

@@ -112,7 +112,8 @@ class Fleet:
             asked = wanted - len(got)
             with timings.timed("claim"):
                 claim = take(self._store, free=asked, scan=True, cursor=cursor)
-            sweep.note(claim, asked=asked, now=self._now)
+            took_ms = timings.by_name["claim"][-1]
+            sweep.note(claim, asked=asked, now=self._now, took_ms=took_ms)
             got += claim.runs
             if not claim.runs:
                 sweep.start_now()

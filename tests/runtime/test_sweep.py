@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workhorse.runtime.sweep import Sweep
-from workhorse.store.claiming import Claim, Cursor
+from workhorse.store.claiming import Claim, Cursor, Head
 
 HEAD = None
 A, B, C = (Cursor(50, n, f"id-{n}") for n in (1, 2, 3))
@@ -27,7 +27,7 @@ def end(claimed: int = 0) -> Claim:
     return Claim([object()] * claimed)  # type: ignore[list-item]
 
 
-def page(sweep: Sweep, now: float, claim: Claim, asked: int = 10) -> Cursor | None:
+def page(sweep: Sweep, now: float, claim: Claim, asked: int = 10) -> Cursor | Head | None:
     """Fetch a page: return where it started."""
     start = sweep.start(now)
     sweep.note(claim, asked=asked, now=now)
@@ -46,7 +46,7 @@ def test_an_incomplete_page_is_followed_after_poll_ms_from_where_it_ended() -> N
     sweep = polling(head_ms=60_000)
     now = 0.0
     cursors = [A, B, C] * 4
-    previous: Cursor | None = HEAD
+    previous: Cursor | Head | None = HEAD
     for cursor in cursors:
         assert page(sweep, now, full(cursor, claimed=3)) == previous
         assert sweep.due_in(now) == 50
@@ -218,3 +218,51 @@ def test_a_ring_in_vain_does_not_make_an_idle_worker_scan_more_often() -> None:
     vain_rings(sweep, 1)
 
     assert sweep.due_in(0) == 1_000
+
+
+HEADED = Head((A,))
+
+
+def headed(sweep: Sweep, now: float, took_ms: float, claim: Claim | None = None) -> object:
+    """Look at a head that leaves a place; return where it started."""
+    start = sweep.start(now)
+    claim = claim or Claim([object()], head=HEADED)  # type: ignore[list-item]
+    sweep.note(claim, asked=10, now=now, took_ms=took_ms)
+    return start
+
+
+def test_a_slow_head_is_looked_at_from_behind_its_dead() -> None:
+    sweep = polling()
+
+    assert headed(sweep, 0, 30.0) is HEAD
+    assert headed(sweep, 50, 2.0) is HEADED
+    assert headed(sweep, 1_049, 2.0) is HEADED
+    assert headed(sweep, 1_050, 30.0) is HEAD
+
+
+def test_no_rest_goes_beyond_the_next_look_at_the_very_head() -> None:
+    """However far an idle worker's pauses have grown."""
+    sweep = polling()
+    for now in range(0, 10_000, 1_000):
+        page(sweep, now, end())
+    headed(sweep, 10_000, 30.0)
+    headed(sweep, 10_050, 2.0)
+    idle = Claim([], head=HEADED)
+    for now in (10_100, 10_150, 10_250, 10_450, 10_850):
+        assert headed(sweep, now, 2.0, idle) is HEADED
+
+    assert sweep.due_in(10_850) == 200
+    assert headed(sweep, 11_050, 30.0, idle) is HEAD
+
+
+def test_a_page_of_a_long_sweep_says_nothing_of_the_head() -> None:
+    sweep = polling()
+    sweep.start(0)
+    sweep.note(Claim([], A, full=True, head=HEADED), asked=10, now=0, took_ms=2.0)
+    sweep.start(50)
+    sweep.note(full(B), asked=10, now=50, took_ms=500.0)
+    sweep.start(100)
+    sweep.note(end(), asked=10, now=100, took_ms=500.0)
+
+    assert headed(sweep, 150, 2.0) is HEAD
+    assert headed(sweep, 200, 2.0) is HEAD

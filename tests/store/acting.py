@@ -18,7 +18,7 @@ from workhorse.domain.recording import Record, RecordAnswer
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Failure, Lease, NewRun, Reason, RunState, RunView
 from workhorse.store.boundaries import record
-from workhorse.store.claiming import Claim, Cursor, claim
+from workhorse.store.claiming import Claim, Cursor, Head, claim
 from workhorse.store.database import Store
 from workhorse.store.enqueueing import enqueue
 from workhorse.store.histories import load
@@ -156,7 +156,7 @@ def take(
     tasks: Sequence[str] = (TASK,),
     token: int | None = None,
     lease_ms: int = LEASE_MS,
-    cursor: Cursor | None = None,
+    cursor: Cursor | Head | None = None,
     sessions: bool = True,
 ) -> Claim:
     """Claim by ids, and by scan where asked."""

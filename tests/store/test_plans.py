@@ -19,7 +19,8 @@ from workhorse.store.dialect import CLOCK
 
 _IDS = json.dumps([new_run_id() for _ in range(100)])
 _LEASES = json.dumps([{"id": new_run_id(), "token": number} for number in range(1, 101)])
-_SCAN = {"from_rank": -1, "from_us": 0, "from_id": "00000000-0000-0000-0000-000000000000"}
+_FIRST = "00000000-0000-0000-0000-000000000000"
+_SCAN = {"probes": claiming._probes([TASK, "other"], None)}
 _CLAIM = {
     "queue": "default",
     "tasks": json.dumps([TASK, "other"]),
@@ -88,7 +89,7 @@ _HOT: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "top up": ((viewing._ready,), {"queue": "default", "most": 1_000}, {"live_ready"}),
     "rehint": (
         (viewing._ready_page,),
-        {"queue": "default", "task": "", "last": _SCAN["from_id"], "most": 100},
+        {"queue": "default", "task": "", "last": _FIRST, "most": 100},
         {"live_ready"},
     ),
     "open queues": ((viewing._open_queues,), {}, {"live_ready"}),

@@ -28,7 +28,7 @@ from workhorse.store.sweeping import promote, recover
 from workhorse.telemetry import Counters, Metric, get_logger
 
 if TYPE_CHECKING:
-    from workhorse.store.claiming import Cursor
+    from workhorse.store.claiming import Cursor, Head
 
 _log = get_logger("worker")
 
@@ -91,7 +91,7 @@ class Claimer:
         reserved: int,
         *,
         scan: bool,
-        cursor: Cursor | None = None,
+        cursor: Cursor | Head | None = None,
     ) -> Claim:
         """Claim up to `reserved` runs and start them; slots that are not used are given back.
 
@@ -177,7 +177,7 @@ class Claimer:
         token: int,
         *,
         scan: bool,
-        cursor: Cursor | None,
+        cursor: Cursor | Head | None,
     ) -> Claim:
         tasks = self._registry.names()
         for trial in (1, 2, 3):

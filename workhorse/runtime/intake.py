@@ -230,7 +230,8 @@ class Intake:
             if reserved == 0:
                 receipt.give_back()
                 return
-            cursor = self._sweep.start(self._pace.now_ms())
+            began = self._pace.now_ms()
+            cursor = self._sweep.start(began)
             claim = receipt.claim(
                 self._claimer,
                 reserved,
@@ -239,7 +240,8 @@ class Intake:
                 slots=self._slots,
                 publish=self._publish,
             )
-            self._sweep.note(claim, asked=reserved, now=self._pace.now_ms())
+            now = self._pace.now_ms()
+            self._sweep.note(claim, asked=reserved, now=now, took_ms=now - began)
         finally:
             # The handlers are running by now: deleting messages delays none of them.
             if receipt.fates:

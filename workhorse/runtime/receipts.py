@@ -27,7 +27,7 @@ from workhorse.store.claiming import Claim
 from workhorse.telemetry import Counters, Metric, get_logger
 
 if TYPE_CHECKING:
-    from workhorse.store.claiming import Cursor
+    from workhorse.store.claiming import Cursor, Head
 
 _log = get_logger("worker")
 
@@ -68,7 +68,7 @@ class Receipt:
         self,
         claimer: Claimer,
         reserved: int,
-        cursor: Cursor | None,
+        cursor: Cursor | Head | None,
         *,
         registry: TaskRegistry,
         slots: Slots,

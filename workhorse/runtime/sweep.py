@@ -5,7 +5,7 @@ hides later work; once a second a page starts at the very head, so what is new a
 not wait for a long sweep. A page is incomplete when it was full and still yielded fewer runs than
 there were free slots.
 
-Source: docs/design.md, sections 4 and 5.
+Source: docs/design.md, sections 4 and 5; docs/adr/0017-tables-that-grow.md
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from workhorse.runtime.heads import Heads
+
 if TYPE_CHECKING:
-    from workhorse.store.claiming import Claim, Cursor
+    from workhorse.store.claiming import Claim, Cursor, Head
 
 
 _PATIENCE: Final = 2
@@ -57,6 +59,7 @@ class Sweep:
         self._rest = poll_ms
         self._rung = False
         self._in_vain = 0
+        self._heads = Heads(head_ms)
         self.pausing = False
         """Whether the time to the next page is a pause that nothing shortens."""
 
@@ -88,17 +91,20 @@ class Sweep:
             self._due_at = min(self._due_at, now + self._draw(bound))
             self.pausing = True
 
-    def start(self, now: float) -> Cursor | None:
+    def start(self, now: float) -> Cursor | Head | None:
         """Return where the page that is fetched now starts; None is the very head."""
         if self._next is not None and now - self._head_at >= self._head_ms:
             self._resume, self._next = self._next, None
         if self._next is None:
             self._head_at = now
+            return self._heads.start(now)
         return self._next
 
-    def note(self, claim: Claim, *, asked: int, now: float) -> None:
+    def note(self, claim: Claim, *, asked: int, now: float, took_ms: float = 0.0) -> None:
         """Take in what the page brought: the runs of `claim`, where `asked` slots were free."""
         self.pausing = False
+        if self._next is None:
+            self._heads.note(claim.head, now, took_ms)
         self._in_vain = 0 if claim.runs else self._in_vain + self._rung
         self._rung = False
         if len(claim.runs) >= asked:
@@ -115,3 +121,6 @@ class Sweep:
             self._next = self._resume = None
             self._rest = self._poll_ms if claim.runs else min(self._rest * 2, self._idle_ms)
             self._due_at = now + (self._rest if self._net_ms is None else self._net_ms())
+            long_in = self._heads.long_in(now)
+            if self._net_ms is None and long_in is not None:
+                self._due_at = min(self._due_at, now + long_in)

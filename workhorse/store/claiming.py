@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
@@ -65,10 +66,28 @@ class Cursor:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A queue's head without what earlier looks have passed; not to be looked into.
+
+    Runs that were taken leave dead entries in the index, and those at the very head are read by
+    each look at it for as long as somebody's snapshot may still see them. What is not read again
+    lies before a place in a rank; other ranks are read whole. No place is behind a run that was
+    seen and left, for want of a slot, of its turn or of its row's lock.
+    """
+
+    places: tuple[Cursor, ...]
+
+
 _ID: Final = 0
-_EDGE: Final = -1
+_ENDS: Final = -1
 """Where these stand in a row of `_claim`."""
-_HEAD: Final = Cursor(-1, 0, "00000000-0000-0000-0000-000000000000")
+_FIRST: Final = "00000000-0000-0000-0000-000000000000"
+_HEAD: Final = Cursor(-1, 0, _FIRST)
+_LAST_RANK: Final = 100
+_SLOW_COMMIT_US: Final = 250_000
+"""What became ready this long ago is committed by now, or left to a look at the very head."""
+_MOST_PLACES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +98,14 @@ class Claim:
         runs: The runs, each with its lease; by priority, then age.
         cursor: Where the sweep goes on; None when the page was not full: the sweep is at its end.
         full: Whether the page was full, so that more may lie behind it.
+        head: Where a look at the head may start that leaves out what is gone from it by now; None
+            where that is not known any better than before.
     """
 
     runs: list[ClaimedRun]
     cursor: Cursor | None = None
     full: bool = False
+    head: Head | None = None
 
 
 @writes_once
@@ -97,7 +119,7 @@ def claim(
     token: int,
     lease_ms: int,
     scan: bool = True,
-    cursor: Cursor | None = None,
+    cursor: Cursor | Head | None = None,
     sessions: bool = True,
 ) -> Claim:
     """Claim the named runs that can run, and fill up from the queue.
@@ -109,36 +131,95 @@ def claim(
         token: Drawn for this call by the worker: 63 random bits.
         lease_ms: How long the leases last.
         scan: Whether to fill up from the queue.
-        cursor: Where the sweep's next page starts; None is the queue's head.
+        cursor: Where the sweep's next page starts; None is the queue's very head.
         sessions: False leaves runs with a session alone.
     """
     free = min(free, MAX_CLAIM)
     if free <= 0 or not tasks or not (ids or scan):
         return Claim([])
-    start = cursor or _HEAD
-    params: dict[str, Any] = {"queue": queue, "tasks": json.dumps(list(tasks)), "free": free}
+    params: dict[str, Any] = {"queue": queue, "free": free}
     if ids:
-        params["ids"] = json.dumps(list(ids))
+        params |= {"ids": json.dumps(list(ids)), "tasks": json.dumps(list(tasks))}
     if scan:
-        params |= {"from_rank": start.rank, "from_us": start.ready_us, "from_id": start.id}
+        params["probes"] = _probes(tasks, cursor)
     form = (bool(ids), scan, sessions)
     if tx.dialect.one_statement:
         rows = tx.fetch_raw(_claim, *form, **params, token=token, lease_ms=lease_ms)
-        edge = rows[0][_EDGE]
+        edge, rest, now_us = json.loads(rows[0][_ENDS]) if scan else (None, None, None)
         taken = rows if rows[0][_ID] is not None else []
     else:
-        edge = tx.fetch(_edge_alone, **params)[0].edge if scan else None
+        rest = now_us = None
+        edge_params = {name: params[name] for name in ("queue", "probes")} if scan else {}
+        edge = tx.fetch(_edge_alone, **edge_params)[0].edge if scan else None
         picked = tx.fetch_raw(_picked, *form, **params)
         chosen = json.dumps([row[0] for row in picked])
         tx.write(_take, chosen=chosen, token=token, lease_ms=lease_ms)
         taken = tx.fetch_raw(_read_chosen, chosen=chosen) if picked else []
     claimed = with_history(tx, _claimed_runs(tx, taken, token=token, queue=queue))
     claimed.sort(key=lambda run: (-run.priority, run.id))
-    if edge is None:
-        return Claim(claimed)
-    rank, ready_us, last, count = str(edge).split(" ")
-    full = int(count) >= PAGE
-    return Claim(claimed, Cursor(int(rank), int(ready_us), last) if full else None, full)
+    end, count = (None, 0) if edge is None else _place(edge)
+    full = count >= PAGE
+    head = None
+    # An empty page says nothing: the queue may be paused.
+    if now_us is not None and end is not None and not isinstance(cursor, Cursor):
+        stop = _before(_place(rest)[0]) if rest is not None else end if full else None
+        head = _head(cursor, claimed, stop, now_us - _SLOW_COMMIT_US)
+    return Claim(claimed, end if full else None, full, head)
+
+
+def _probes(tasks: Sequence[str], start: Cursor | Head | None) -> str:
+    """Return what a page reads: for each task the ranks from a place on to the next place's."""
+    places = start.places if isinstance(start, Head) else (start or _HEAD,)
+    if places[0].rank > 0 and isinstance(start, Head):
+        places = (_HEAD, *places)
+    ends = [*(place.rank - 1 for place in places[1:]), _LAST_RANK]
+    return json.dumps(
+        [
+            {
+                "task": task,
+                "from_rank": place.rank,
+                "from_us": place.ready_us,
+                "from_id": place.id,
+                "to_rank": end,
+            }
+            for task in tasks
+            for place, end in zip(places, ends, strict=True)
+        ]
+    )
+
+
+def _place(text: str) -> tuple[Cursor, int]:
+    """Return the place of a row in the order of a scan, and the number beside it."""
+    rank, ready_us, last, count = text.split(" ")
+    return Cursor(int(rank), int(ready_us), last), int(count)
+
+
+def _before(place: Cursor) -> Cursor:
+    """Return the place that only this one and later ones are behind."""
+    return replace(place, id=str(UUID(int=UUID(place.id).int - 1)))
+
+
+def _head(
+    start: Head | None, claimed: Sequence[ClaimedRun], stop: Cursor | None, seen_us: int
+) -> Head | None:
+    """Return what a look has left of a queue's head.
+
+    Args:
+        start: What it began at.
+        claimed: The runs it took.
+        stop: What it has taken all up to; None is the end of the queue.
+        seen_us: What became ready before is seen by now.
+    """
+    places = {} if start is None else {place.rank: place for place in start.places}
+    taken = {100 - run.priority for run in claimed}
+    for rank in taken | set(places):
+        if stop is None or rank < stop.rank:
+            places[rank] = Cursor(rank, seen_us, _FIRST)
+        elif rank == stop.rank:
+            places[rank] = stop if stop.ready_us < seen_us else Cursor(rank, seen_us, _FIRST)
+    # A place costs a probe for each task: where runs are taken now is where the dead are.
+    kept = sorted(places, key=lambda rank: rank not in taken)[:_MOST_PLACES]
+    return Head(tuple(places[rank] for rank in sorted(kept))) if kept else None
 
 
 def claimed_under(tx: Tx, token: int) -> list[ClaimedRun]:
@@ -278,34 +359,40 @@ def _named(d: Dialect, *, sessions: bool) -> Select[Any]:
     )
 
 
+_PROBE: Final = {
+    "task": Text(),
+    "from_rank": Number,
+    "from_us": Number,
+    "from_id": Id,
+    "to_rank": Number,
+}
+
+
 def _page(d: Dialect) -> Select[Any]:
-    """Return the first candidates behind the cursor, over all known tasks."""
+    """Return the first candidates of all probes: known tasks, each from some places on."""
     queue = bindparam("queue", type_=Text)
     c = live.alias("c")
-    start = tuple_(
-        bindparam("from_rank", type_=Number),
-        d.instant_of(bindparam("from_us", type_=BigInteger)),
-        bindparam("from_id", type_=Id),
-    )
-    tasks = d.each("tasks")
+    probes = d.rows("probes", _PROBE, "probe")
+    start = tuple_(probes.c.from_rank, d.instant_of(probes.c.from_us), probes.c.from_id)
     candidates = (
         select(c.c.id, c.c.rank, c.c.ready_at)
         .where(
             c.c.queue == queue,
-            c.c.task == tasks.c.value,
+            c.c.task == probes.c.task,
             c.c.state == literal_column("'ready'"),
             tuple_(c.c.rank, c.c.ready_at, c.c.id) > start,
+            c.c.rank <= probes.c.to_rank,
         )
         .order_by(c.c.rank, c.c.ready_at, c.c.id)
         .limit(literal_column(str(PAGE)))
     )
     if d.one_statement:
-        near: FromClause = candidates.correlate(tasks).lateral("n")
-        source = tasks.join(near, true())
+        near: FromClause = candidates.correlate(probes).lateral("n")
+        source = probes.join(near, true())
     else:  # SQLite has no lateral join, but an IN that sees the row beside it
         near = live.alias("n")
-        ids = candidates.with_only_columns(c.c.id).correlate(tasks)
-        source = tasks.join(near, near.c.id.in_(ids))
+        ids = candidates.with_only_columns(c.c.id).correlate(probes)
+        source = probes.join(near, near.c.id.in_(ids))
     return (
         select(near.c.id, near.c.rank, near.c.ready_at)
         .select_from(source)
@@ -317,18 +404,32 @@ def _page(d: Dialect) -> Select[Any]:
 
 def _edge(d: Dialect, page: FromClause) -> Select[Any]:
     """Return a page's last row and its length, as one text."""
-    space: ColumnElement[str] = literal_column("' '")
     count = select(func.count()).select_from(page).scalar_subquery()
-    parts = (page.c.rank, d.micros(page.c.ready_at), page.c.id, count)
-    text: ColumnElement[str] = cast(parts[0], Text)
-    for part in parts[1:]:
-        text = text.concat(space).concat(cast(part, Text))
     return (
-        select(text.label("edge"))
+        select(_as_text(d, page, count).label("edge"))
         .select_from(page)
         .order_by(page.c.rank.desc(), page.c.ready_at.desc(), page.c.id.desc())
         .limit(literal_column("1"))
     )
+
+
+def _rest(d: Dialect, page: FromClause, picks: Any) -> Select[Any]:
+    """Return the first row of a page that is not taken, as one text."""
+    return (
+        select(_as_text(d, page, literal_column("0")))
+        .select_from(page)
+        .where(page.c.id.not_in(picks))
+        .order_by(page.c.rank, page.c.ready_at, page.c.id)
+        .limit(literal_column("1"))
+    )
+
+
+def _as_text(d: Dialect, page: FromClause, count: ColumnElement[Any]) -> ColumnElement[str]:
+    space: ColumnElement[str] = literal_column("' '")
+    text: ColumnElement[str] = cast(page.c.rank, Text)
+    for part in (d.micros(page.c.ready_at), page.c.id, count):
+        text = text.concat(space).concat(cast(part, Text))
+    return text
 
 
 def _picks(d: Dialect, *, named: bool, scan: bool, sessions: bool) -> tuple[Select[Any], Any]:
@@ -427,16 +528,19 @@ def _claim(d: Dialect, named: bool, scan: bool, sessions: bool) -> Executable:
     picks, page = _picks(d, named=named, scan=scan, sessions=sessions)
     chosen = d.among(live.c.id, picks)
     taken = _taking(d, chosen).returning(*(live.c[name] for name in _TAKEN)).cte("taken")
-    one = select(literal_column("1").label("one")).subquery("one")
     if page is None:
-        edge_text: ColumnElement[Any] = type_coerce(null(), Text)
-        source = one.outerjoin(taken, true())
+        ends: FromClause = select(type_coerce(null(), Text).label("ends")).subquery("ends")
     else:
-        edge = _edge(d, page).cte("edge")
-        edge_text = edge.c.edge
-        source = one.outerjoin(edge, true()).outerjoin(taken, true())
-    return select(*_shown(d, taken), edge_text.label("edge")).select_from(
-        source.outerjoin(runs, runs.c.id == taken.c.id)
+        edge = _edge(d, page).scalar_subquery()
+        rest = _rest(d, page, picks).scalar_subquery()
+        # By itself, for it stands in each row of the answer and is made once.
+        ends = (
+            select(d.json_list(edge, rest, d.micros(d.now)).label("ends"))
+            .cte("ends")
+            .prefix_with("MATERIALIZED", dialect="postgresql")
+        )
+    return select(*_shown(d, taken), ends.c.ends).select_from(
+        ends.outerjoin(taken, true()).outerjoin(runs, runs.c.id == taken.c.id)
     )
 
 

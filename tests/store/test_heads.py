@@ -1,4 +1,4 @@
-"""Looks at a queue's head that leave out what earlier ones have passed, and lose nothing.
+"""Looks at a queue's head that leave out what earlier ones have passed, and lose nothing (case 15).
 
 On SQLite no look has anything to leave out: the same runs are found from the very head.
 """

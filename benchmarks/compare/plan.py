@@ -99,15 +99,25 @@ PLANS: tuple[Plan, ...] = (
     Plan(
         "workhorse-sqs",
         _OURS,
-        jobs=10_000,
-        settings={"lane": "sqs", "stride": "10", "concurrency": "100"},
+        jobs=20_000,
+        settings={"lane": "sqs", "stride": "10"},
+        sweep={"concurrency": ("100", "400", "800")},
+        sqs=True,
+    ),
+    Plan(
+        "workhorse-sqs-lean",
+        _OURS,
+        jobs=20_000,
+        settings={"lane": "sqs", "stride": "10", "client": "lean"},
+        sweep={"concurrency": ("100", "400", "800")},
         sqs=True,
     ),
     Plan(
         "workhorse-sqs-each",
         _OURS,
         jobs=10_000,
-        settings={"lane": "sqs", "stride": "1", "concurrency": "100"},
+        settings={"lane": "sqs", "stride": "1"},
+        sweep={"concurrency": ("100", "400")},
         sqs=True,
     ),
     Plan(

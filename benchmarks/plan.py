@@ -28,6 +28,7 @@ _OURS = "benchmarks.peers.workhorse_"
 POSTGRESQL: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("enqueueing", "single", {"per_s": "enqueue_single_per_s"}),
     ("enqueueing", "bulk", {"per_s": "enqueue_bulk_per_s"}),
+    ("enqueueing", "stream", {"per_s": "enqueue_stream_per_s"}),
     ("enqueueing", "threads", {"per_s": "enqueue_64_threads_per_s"}),
     ("enqueueing", "tasks", {"per_s": "enqueue_64_tasks_per_s"}),
     (

@@ -84,6 +84,6 @@ lock: ## write requirements/dev.txt anew; needs uv (ARGS=--upgrade takes newer v
 
 .PHONY: clean
 clean: ## remove what the targets made, but for results of benchmarks
-	rm -rf .venv .bench .setup.lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
+	rm -rf .venv .bench .emulators .cdk .setup.lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
 	  .hypothesis .coverage htmlcov build dist .workhorse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Take out of the environment what would lead the tests to somebody's real systems."""
     for name in list(os.environ):
         settings = name.startswith("WORKHORSE_") and name not in (NAMED, CHOICE)
-        if settings or name.startswith(("AWS_", "PG")):
+        if settings or name.startswith(("AWS_", "ECS_", "PG")):
             del os.environ[name]
     os.environ |= {
         "AWS_ACCESS_KEY_ID": "testing",

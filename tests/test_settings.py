@@ -35,6 +35,8 @@ def test_each_setting_is_read_from_a_variable_of_its_name(
         "CONCURRENCY": "4",
         "HEALTH_PORT": "0",
         "POOLER": "true",
+        "BUILD": "2026.11.30-7",
+        "NEWEST_BUILD_ONLY": "yes",
         "SQS_QUEUE_URLS": '{"mail": "https://queue.example/1/mail"}',
     }
     for name, value in told.items():
@@ -50,7 +52,18 @@ def test_each_setting_is_read_from_a_variable_of_its_name(
     assert settings.concurrency == 4
     assert settings.health_port == 0
     assert settings.pooler is True
+    assert settings.build == "2026.11.30-7"
+    assert settings.newest_build_only is True
     assert settings.sqs_queue_urls == {"mail": "https://queue.example/1/mail"}
+
+
+def test_the_ecs_agent_is_found_where_ecs_says_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().ecs_agent_uri is None
+
+    monkeypatch.setenv("ECS_AGENT_URI", "http://169.254.170.2/api/task")
+
+    assert load_settings().ecs_agent_uri == "http://169.254.170.2/api/task"
+    assert load_settings(ecs_agent_uri="http://127.0.0.1:1").ecs_agent_uri == "http://127.0.0.1:1"
 
 
 def test_an_argument_comes_before_the_environment_and_none_means_not_given(

@@ -61,6 +61,12 @@ class SettingsArguments(TypedDict, total=False):
     share_commits: bool | None
     health_port: int | None
     health_host: str | None
+    build: str | None
+    newest_build_only: bool | None
+    metrics: str | None
+    metrics_namespace: str | None
+    ecs_agent_uri: str | None
+    min_time_left_seconds: float | None
     log_level: str | None
     log_format: str | None
     aws_endpoint_url: str | None

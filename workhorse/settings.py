@@ -55,6 +55,21 @@ class Settings(BaseSettings):
     health_port: int | None = Field(default=None, ge=0, le=65535)
     """Where `/livez`, `/readyz` and `/metrics` answer; 0 picks a free port, none is off."""
     health_host: str = "127.0.0.1"
+    build: str = Field(default="", max_length=100, pattern=r"^[A-Za-z0-9._+:-]*$")
+    """What this process was built from: a number or a version that rises with each deployment.
+    Shown by `workhorse processes`; see `newest_build_only`."""
+    newest_build_only: bool = False
+    """Whether a worker claims nothing new while a worker of a newer build is alive."""
+    metrics: str = Field(default="off", pattern="^(off|emf)$")
+    """`emf`: maintenance writes the system's measures to standard output once a minute, in
+    CloudWatch's embedded metric format, which CloudWatch Logs turns into metrics by itself."""
+    metrics_namespace: str = Field(default="Workhorse", pattern=r"^[A-Za-z0-9._/#:-]{1,255}$")
+    ecs_agent_uri: str | None = Field(default=None, validation_alias="ECS_AGENT_URI")
+    """Where the ECS agent answers its task; ECS sets it. There a busy worker's task is protected
+    from being scaled in."""
+    min_time_left_seconds: float = Field(default=15.0, ge=1, le=900)
+    """On Lambda: a run is claimed only while the invocation has this much time left, or what its
+    task says."""
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$")
     log_format: str = Field(default="text", pattern="^(text|json)$")
     """How `workhorse worker` and `workhorse maintain` write their log to standard error."""
@@ -111,6 +126,10 @@ class Settings(BaseSettings):
         return f"{self.sqs_queue_prefix}{environment}"
 
 
+_ALIASES = {
+    "schema": "WORKHORSE_SCHEMA",  # a field cannot be called so: pydantic's own method is
+    "ecs_agent_uri": "ECS_AGENT_URI",
+}
 _overrides: dict[str, Any] = {}
 
 
@@ -134,7 +153,7 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()  # noqa: TID251 - this module is the one that may
-        if not name.startswith(("WORKHORSE_", "AWS_"))
+        if not name.startswith(("WORKHORSE_", "AWS_", "ECS_"))
     }
     return {**kept, **changes}
 
@@ -146,8 +165,7 @@ def load_settings(**given: Any) -> Settings:
         ConfigurationError: A setting is unknown or wrong; it is named, its value is not shown.
     """
     given = {**given, **_overrides}
-    # A field cannot be called `schema`: pydantic's own method has that name.
-    given = {("WORKHORSE_SCHEMA" if name == "schema" else name): v for name, v in given.items()}
+    given = {_ALIASES.get(name, name): value for name, value in given.items()}
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:

@@ -81,4 +81,4 @@ def test_a_run_of_batches_may_be_a_child(app: Workhorse, sizes: list[int]) -> No
         kit.run_to_end(run)
 
         assert run.result() == ["sent to a@x", "sent to b@x"]
-        assert sizes == [2]
+        assert sum(sizes) == 2  # one claim may be between the starts of the two

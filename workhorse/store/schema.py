@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The schema that this code writes, and the oldest that it can work with."""
 SERVES_FROM: Final = 2
 """The oldest code (by the schema that it writes) which may work with this schema: code of version 1
@@ -127,6 +127,8 @@ live: Final = Table(
     _partial("live_deadline", "deadline_at", "id", where="deadline_at is not null"),
     _partial("live_cancelled", "id", where="cancel_asked_at is not null"),
     _partial("live_session", "session", "line_at", "id", where="session is not null"),
+    # What measuring counts.
+    _partial("live_parked", "state", "queue", where="state in ('scheduled', 'waiting')"),
     # The last guard of a session's turn.
     _partial(
         "live_turn", "session", where="state = 'running' and session is not null", unique=True
@@ -153,6 +155,8 @@ outcomes: Final = Table(
     CheckConstraint("state in ('succeeded', 'failed', 'cancelled')", name="outcomes_state"),
     CheckConstraint("(state = 'succeeded') = (reason is null)", name="outcomes_reason"),
     CheckConstraint("state <> 'succeeded' or result is not null", name="outcomes_result"),
+    # A run that ends well pays nothing for it.
+    _partial("outcomes_failed", "finished_at", "id", where="state = 'failed'"),
 )
 
 attempts: Final = Table(
@@ -321,8 +325,30 @@ steps: Final = Table(
     Column("next_at", Instant, nullable=False),
     Column("last_at", Instant),
     Column("last_count", Number),
+    Column("reached_at", Instant),  # up to where a step that goes through time has come
 )
 """Maintenance's steps: when each is due again, and when it last ran."""
+
+processes: Final = Table(
+    "processes",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Number, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("build", Text, nullable=False),
+    Column("lane", Text, nullable=False),
+    Column("queues", Text, nullable=False),  # a JSON list
+    Column("slots", Integer, nullable=False),
+    Column("every_ms", Number, nullable=False),  # how often it means to beat
+    Column("stopping", Boolean, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("beat_at", Instant, nullable=False),  # in no index: each beat writes it
+)
+"""Who is alive: a row for each process, for an hour after its last beat. Nothing that is decided
+about a run hangs on it."""
 
 meta: Final = Table(
     "meta",

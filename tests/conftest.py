@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support import emulators
 from tests.support.databases import Databases, UnfitDatabaseError, check_fit
 from tests.support.folders import quick_root
 from tests.support.guardian import guardian
@@ -35,7 +36,7 @@ OFF = "off"
 def pytest_configure(config: pytest.Config) -> None:
     """Take out of the environment what would lead the tests to somebody's real systems."""
     for name in list(os.environ):
-        settings = name.startswith("WORKHORSE_") and name not in (NAMED, CHOICE)
+        settings = name.startswith("WORKHORSE_") and name not in (NAMED, CHOICE, emulators.CHOICE)
         if settings or name.startswith(("AWS_", "ECS_", "PG")):
             del os.environ[name]
     os.environ |= {

@@ -152,13 +152,18 @@ def moto_server(look_s: float = 1.0) -> Iterator[SqsEndpoint]:
         look_s: How often a long poll looks for messages whose delay has ended. moto does so once a
             second, and is late by that; SQS is not.
     """
-    with RunningProcess([sys.executable, "-c", _SERVE, str(look_s)]) as process:
+    with RunningProcess(moto_command(look_s)) as process:
         port = process.wait_for(r"^port (\d+)$", within=60)[1]
         endpoint = SqsEndpoint(f"http://127.0.0.1:{port}")
         try:
             yield endpoint
         finally:
             endpoint.close()
+
+
+def moto_command(look_s: float = 1.0) -> list[str]:
+    """Return the command that runs moto's server; it writes `port N` when it answers."""
+    return [sys.executable, "-c", _SERVE, str(look_s)]
 
 
 def raw_client(url: str) -> SQSClient:

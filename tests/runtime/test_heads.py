@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workhorse.runtime.heads import Heads
-from workhorse.store.claiming import Cursor, Head
+from workhorse.store.cursors import Cursor, Head
 
 VERY_HEAD = None
 A, B = (Head((Cursor(50, n, f"id-{n}"),)) for n in (1, 2))

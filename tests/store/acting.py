@@ -18,7 +18,8 @@ from workhorse.domain.recording import Record, RecordAnswer
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Failure, Lease, NewRun, Reason, RunState, RunView
 from workhorse.store.boundaries import record
-from workhorse.store.claiming import Claim, Cursor, Head, claim
+from workhorse.store.claiming import Claim, claim
+from workhorse.store.cursors import Cursor, Head
 from workhorse.store.database import Store
 from workhorse.store.enqueueing import enqueue
 from workhorse.store.histories import load

@@ -24,8 +24,7 @@ from tests.store.acting import (
 )
 from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
-from workhorse.store import claiming
-from workhorse.store.claiming import Head
+from workhorse.store.cursors import SLOW_COMMIT_US, Head
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.operating import pause_queue, resume_queue
 
@@ -83,7 +82,7 @@ def test_a_late_commit_is_found_from_the_very_head(
     store: Store, clock: ManualClock, looked: Head | None
 ) -> None:
     """And by short looks, where it took no longer than a claim allows for."""
-    at = claiming._SLOW_COMMIT_US // 1_000
+    at = SLOW_COMMIT_US // 1_000
     put(store)
     head = take(store, scan=True, free=200, cursor=looked).head
     clock.advance(1 - at)

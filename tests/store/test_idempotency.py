@@ -27,7 +27,8 @@ from workhorse.domain.outcomes import Settlement
 from workhorse.domain.runs import Enqueued, NewRun, RunState
 from workhorse.errors import IdempotencyConflictError
 from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue, reset_key
+from workhorse.store.enqueueing import enqueue
+from workhorse.store.idempotency import reset_key
 from workhorse.store.operating import cancel
 
 

@@ -19,13 +19,8 @@ from workhorse.domain.runs import NewRun
 from workhorse.errors import ConfigurationError, StoreUnavailableError
 from workhorse.store.connecting import parse_url
 from workhorse.store.database import Store
-from workhorse.store.notifying import (
-    PostgresLine,
-    bells_of,
-    channel_of,
-    enqueue_and_ring,
-    ring,
-)
+from workhorse.store.notifying import PostgresLine, bells_of, enqueue_and_ring
+from workhorse.store.ringing import channel_of, ring
 
 LONG = "q" * 60
 

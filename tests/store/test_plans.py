@@ -13,14 +13,24 @@ from psycopg import ClientCursor
 from tests.store.acting import TASK, put
 from tests.support.databases import Databases
 from workhorse.domain.ids import new_run_id
-from workhorse.store import claiming, ending, leasing, settling, sweeping, viewing
+from workhorse.store import (
+    claiming,
+    ending,
+    leasing,
+    picking,
+    settling,
+    sighting,
+    sweeping,
+    viewing,
+)
+from workhorse.store.cursors import probes_of
 from workhorse.store.database import Store, Tx
 from workhorse.store.dialect import CLOCK
 
 _IDS = json.dumps([new_run_id() for _ in range(100)])
 _LEASES = json.dumps([{"id": new_run_id(), "token": number} for number in range(1, 101)])
 _FIRST = "00000000-0000-0000-0000-000000000000"
-_SCAN = {"probes": claiming._probes([TASK, "other"], None)}
+_SCAN = {"probes": probes_of([TASK, "other"], None)}
 _CLAIM = {
     "queue": "default",
     "tasks": json.dumps([TASK, "other"]),
@@ -54,7 +64,7 @@ _HOT: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     ),
     "look up a claim": ((claiming._read_claimed,), {"token": 7}, {"live_running"}),
     "sight": (
-        (claiming._sight,),
+        (sighting._sight,),
         {"ids": _IDS},
         {"live_pkey", "live_session", "live_turn"},
     ),
@@ -249,12 +259,12 @@ def _sqlite_plan(store: Store, form: Any, params: dict[str, Any]) -> list[str]:
 
 _ON_SQLITE: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
     "pick by scan": (
-        (claiming._picked, False, True, True),
+        (picking.picked_ids, False, True, True),
         {**_CLAIM, **_SCAN},
         ["SEARCH c USING (COVERING )?INDEX live_ready \\(queue=\\? AND task=\\?"],
     ),
     "pick by ids, filled up": (
-        (claiming._picked, True, True, True),
+        (picking.picked_ids, True, True, True),
         {**_CLAIM, **_SCAN, "ids": _IDS},
         [
             "SEARCH c USING (COVERING )?INDEX live_ready \\(queue=\\? AND task=\\?",

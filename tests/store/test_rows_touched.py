@@ -41,7 +41,7 @@ from workhorse.domain.outcomes import Settlement
 from workhorse.domain.recording import Record
 from workhorse.domain.runs import ClaimedRun
 from workhorse.store.boundaries import record
-from workhorse.store.claiming import claimed_under, sight
+from workhorse.store.claiming import claimed_under
 from workhorse.store.database import Store
 from workhorse.store.dialect import PostgresDialect
 from workhorse.store.enqueueing import enqueue
@@ -49,6 +49,7 @@ from workhorse.store.freeing import arm
 from workhorse.store.leasing import renew
 from workhorse.store.operating import cancel
 from workhorse.store.settling import settle
+from workhorse.store.sighting import sight
 from workhorse.store.statements import Statements
 from workhorse.store.sweeping import end_overdue, far_timers, finish_cancelled, promote, recover
 from workhorse.store.tokens import expire_tokens

@@ -37,11 +37,12 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
-from workhorse.store.claiming import claim, sight
+from workhorse.store.claiming import claim
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.enqueueing import enqueue
 from workhorse.store.operating import cancel
 from workhorse.store.settling import settle
+from workhorse.store.sighting import sight
 from workhorse.store.sweeping import end_overdue, promote
 
 

@@ -31,10 +31,10 @@ from tests.store.acting import (
     take_one,
 )
 from workhorse.domain.retry import RetryPolicy
-from workhorse.store.claiming import sight
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.enqueueing import enqueue
 from workhorse.store.leasing import Renewal, renew
+from workhorse.store.sighting import sight
 from workhorse.store.sweeping import end_overdue, far_timers
 
 _ZONES = ["Asia/Kolkata", "America/New_York", "Pacific/Chatham", "UTC"]

@@ -20,7 +20,7 @@ from workhorse.errors import ConfigurationError
 from workhorse.ports import Lane
 from workhorse.store import operating, viewing
 from workhorse.store.database import Store
-from workhorse.store.enqueueing import reset_key
+from workhorse.store.idempotency import reset_key
 from workhorse.store.viewing import QueueView
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.handlers.producing import Request
 from workhorse.ports import Lane, announce_of
 from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import stands_alone
+from workhorse.store.inserting_plain import stands_alone
 from workhorse.store.notifying import enqueue_alone_and_ring, enqueue_and_ring
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from workhorse.errors import (
 )
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.store import operating, viewing
-from workhorse.store.claiming import sight
 from workhorse.store.database import Store, Tx
+from workhorse.store.sighting import sight
 
 R = TypeVar("R")
 

@@ -23,12 +23,13 @@ from workhorse.runtime.engine import Engine
 from workhorse.runtime.hooks import Hooks
 from workhorse.runtime.pace import Pace
 from workhorse.runtime.slots import Slots
-from workhorse.store.claiming import Claim, claim, claimed_under, sight, turn_was_taken
+from workhorse.store.claiming import Claim, claim, claimed_under, turn_was_taken
+from workhorse.store.sighting import sight
 from workhorse.store.sweeping import promote, recover
 from workhorse.telemetry import Counters, Metric, get_logger
 
 if TYPE_CHECKING:
-    from workhorse.store.claiming import Cursor, Head
+    from workhorse.store.cursors import Cursor, Head
 
 _log = get_logger("worker")
 

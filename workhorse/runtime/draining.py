@@ -16,7 +16,7 @@ from workhorse.runtime.options import LARGEST_CLAIM
 from workhorse.runtime.slots import Slots
 
 if TYPE_CHECKING:
-    from workhorse.store.claiming import Cursor
+    from workhorse.store.cursors import Cursor
 
 _LOOK_AGAIN_S = 1.0
 
@@ -67,7 +67,7 @@ class Drain:
                     return found
                 with self._slots.turn(claimer.queue) as turn:
                     turn.wait()
-                    if not self._hooks.may_claim():
+                    if not self._hooks.may_claim(claimer.queue):
                         self._refused = True
                         return found
                     reserved = turn.reserve(min(LARGEST_CLAIM, room))

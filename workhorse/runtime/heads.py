@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from workhorse.store.claiming import Head
+    from workhorse.store.cursors import Head
 
 _SLOW_MS: Final = 2.5
 """A look at the very head that took no longer is not worth a comparison."""

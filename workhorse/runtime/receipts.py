@@ -27,7 +27,7 @@ from workhorse.store.claiming import Claim
 from workhorse.telemetry import Counters, Metric, get_logger
 
 if TYPE_CHECKING:
-    from workhorse.store.claiming import Cursor, Head
+    from workhorse.store.cursors import Cursor, Head
 
 _log = get_logger("worker")
 

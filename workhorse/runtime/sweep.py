@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from workhorse.runtime.heads import Heads
 
 if TYPE_CHECKING:
-    from workhorse.store.claiming import Claim, Cursor, Head
+    from workhorse.store.claiming import Claim
+    from workhorse.store.cursors import Cursor, Head
 
 
 _PATIENCE: Final = 2

@@ -16,8 +16,8 @@ from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.recording import Record
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.store.database import Tx
-from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import enqueue, hints_of, upsert
+from workhorse.store.dialect import Dialect, upsert
+from workhorse.store.enqueueing import enqueue, hints_of
 from workhorse.store.freeing import cancel_children
 from workhorse.store.links import write_links
 from workhorse.store.schema import Id, LinkKind, deliveries, live

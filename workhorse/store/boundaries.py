@@ -38,8 +38,7 @@ from workhorse.domain.recording import NewProgress, ReadValue, Record, RecordAns
 from workhorse.domain.runs import Lease
 from workhorse.store.accompanying import write_extras
 from workhorse.store.database import Tx
-from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import upsert
+from workhorse.store.dialect import Dialect, upsert
 from workhorse.store.histories import is_due
 from workhorse.store.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
 from workhorse.store.schema import Id, Number, boundaries, deliveries, live, progress

@@ -20,6 +20,7 @@ from sqlalchemy import (
     FromClause,
     LargeBinary,
     Select,
+    Table,
     Text,
     bindparam,
     cast,
@@ -51,6 +52,11 @@ def array_text(values: Sequence[str]) -> str:
         + ",".join(['"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values])
         + "}"
     )
+
+
+def upsert(d: Dialect, table: Table) -> Any:
+    """Return the dialect's insert that knows ON CONFLICT."""
+    return (postgresql.insert if d.name == "postgresql" else sqlite.insert)(table)
 
 
 class Dialect(ABC):

@@ -31,12 +31,12 @@ from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Finish
 from workhorse.domain.runs import Failure, Reason, RunState
-from workhorse.store.claiming import has_turn
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect, array_text
 from workhorse.store.leasing import held_by
 from workhorse.store.noting import note_freed
 from workhorse.store.schema import Id, Number, attempts, live, outcomes
+from workhorse.store.turns import has_turn
 
 _COLUMNS = {
     "id": Id,

@@ -26,8 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.expression import Executable
 
-from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import upsert
+from workhorse.store.dialect import Dialect, upsert
 from workhorse.store.pages import PAGE
 from workhorse.store.schema import Id, LinkKind, Number, freed, links, live, outcomes, runs
 

@@ -8,7 +8,6 @@ Source: docs/adr/0019-notify-lane.md
 
 from __future__ import annotations
 
-import hashlib
 import json
 import selectors
 import socket
@@ -27,41 +26,14 @@ from workhorse.errors import ConfigurationError, StoreUnavailableError
 from workhorse.ports import Announce, Bells
 from workhorse.store.connecting import Target, connect_apart, parse_url
 from workhorse.store.database import Store, Tx, writes_once
-from workhorse.store.enqueueing import enqueue, enqueue_alone, hints_of, ringing
+from workhorse.store.enqueueing import enqueue, hints_of
+from workhorse.store.inserting_plain import enqueue_alone
+from workhorse.store.ringing import channel_of, ring
 
-_LONGEST_NAME: Final = 63
 ANSWER_S: Final = 5.0
 """How long the database may take to answer on a line."""
 CHECK_S: Final = 10.0
 """How often a line that is silent is asked whether it is still there."""
-
-
-def channel_of(schema: str, queue: str) -> str:
-    """Return the channel of a queue's bell; the schema's name holds the environment.
-
-    PostgreSQL takes 63 bytes, and the two names may be longer.
-    """
-    plain = f"{schema}:{queue}"
-    if len(plain) <= _LONGEST_NAME:
-        return plain
-    # No plain name has this form: neither of its parts may hold the sign.
-    return f"workhorse#{hashlib.sha256(plain.encode()).hexdigest()[:40]}"
-
-
-def ring(tx: Tx, queues: Collection[str]) -> Collection[str]:
-    """Ring the bells of queues: heard when the transaction commits, and never if it does not.
-
-    A commit that rings holds up all others that do, while it is flushed. So one transaction at a
-    time rings a queue's bell: who finds another at it rings after its own commit instead.
-
-    Returns:
-        The queues whose bells this transaction rings.
-    """
-    named = {channel_of(tx.schema or "", queue): queue for queue in sorted(queues)}
-    if not named:
-        return ()
-    rung = tx.fetch(ringing, channels=json.dumps(list(named)))
-    return frozenset(named[row[0]] for row in rung)
 
 
 def enqueue_and_ring(

@@ -12,8 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.store.database import Tx
-from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import upsert
+from workhorse.store.dialect import Dialect, upsert
 from workhorse.store.schema import freed
 
 

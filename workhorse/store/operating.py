@@ -23,9 +23,9 @@ from workhorse.domain.runs import Enqueued, NewRun, Reason, RunState
 from workhorse.errors import RunNotFinishedError, RunNotFoundError
 from workhorse.store.copying import copy_history
 from workhorse.store.database import Tx
-from workhorse.store.dialect import Dialect
+from workhorse.store.dialect import Dialect, upsert
 from workhorse.store.ending import Ending, end_runs
-from workhorse.store.enqueueing import enqueue, upsert
+from workhorse.store.enqueueing import enqueue
 from workhorse.store.inspecting import require_seq
 from workhorse.store.schema import Id, audit, live, outcomes, queues, runs
 from workhorse.store.viewing import show

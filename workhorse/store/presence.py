@@ -39,8 +39,7 @@ from workhorse.domain.presence import (
     state_of,
 )
 from workhorse.store.database import Tx, writes_once
-from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import upsert
+from workhorse.store.dialect import Dialect, upsert
 from workhorse.store.pages import PAGE, Swept
 from workhorse.store.schema import processes
 

@@ -30,10 +30,10 @@ from workhorse.domain.boundaries import BoundaryKind, DeliveryState
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
-from workhorse.store.claiming import has_turn
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.schema import Id, Number, boundaries, deliveries, live, outcomes
+from workhorse.store.turns import has_turn
 
 _NAME_COLUMNS: Final = {"n": Number, "run_id": Id, "kind": Text(), "name": Text()}
 _COLUMNS: Final = {

@@ -36,8 +36,7 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Lease, RunState
 from workhorse.store.boundaries import insert_waits
 from workhorse.store.database import Tx
-from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import upsert
+from workhorse.store.dialect import Dialect, upsert
 from workhorse.store.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
 from workhorse.store.links import write_links
 from workhorse.store.schema import Id, LinkKind, Number, boundaries, deliveries, live, tokens

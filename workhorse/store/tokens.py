@@ -20,8 +20,7 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.recording import NewToken
 from workhorse.errors import TokenNotFoundError
 from workhorse.store.database import Tx
-from workhorse.store.dialect import Dialect
-from workhorse.store.enqueueing import upsert
+from workhorse.store.dialect import Dialect, upsert
 from workhorse.store.judging import judge
 from workhorse.store.noting import note_freed
 from workhorse.store.pages import PAGE, Swept

@@ -26,10 +26,10 @@ from sqlalchemy.sql.expression import Executable
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Reason, RunState, RunView
 from workhorse.errors import RunNotFoundError
-from workhorse.store.claiming import open_queue
 from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 from workhorse.store.schema import VIEW, Id, Instant, Number, live, outcomes, queues
+from workhorse.store.turns import open_queue
 
 COUNTED: Final = 1000
 """Ready runs are counted up to this: more would cost more and say no more."""

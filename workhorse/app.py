@@ -437,6 +437,8 @@ class Workhorse(DeliveryCalls):
             processes=settings.processes,
             health_host=settings.health_host,
             health_port=settings.health_port,
+            build=settings.build,
+            newest_build_only=settings.newest_build_only,
             environment=settings.environment,
             lane_name=self.lane_name,
         )

@@ -13,11 +13,22 @@ from enum import StrEnum
 from typing import Final
 
 LOGGER: Final = "workhorse"
+DISTRIBUTION: Final = "workhorse-lanes"
 
 
 def get_logger(part: str) -> logging.Logger:
     """Return the logger of a part, e.g. `workhorse.worker`."""
     return logging.getLogger(f"{LOGGER}.{part}")
+
+
+def own_version() -> str:
+    """Return the installed version."""
+    from importlib import metadata  # costs as much as all the rest of the command line's help
+
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:  # a checkout that was not installed
+        return "unknown"
 
 
 class Metric(StrEnum):

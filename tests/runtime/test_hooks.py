@@ -157,7 +157,7 @@ def test_a_hook_that_does_not_answer_counts_as_a_no_and_is_not_called_again(
     eventually(lambda: rig.count(Metric.HOOK_ERRORS, "can_claim") == 1)
     if kind == "plain":
         # An async one was cancelled, and may be asked again.
-        assert [worker._parts.hooks.may_claim() for _ in range(3)] == [False] * 3
+        assert [worker._parts.hooks.may_claim("default") for _ in range(3)] == [False] * 3
         assert rig.state(run_id) is RunState.READY
         assert len(calls) == 1
     gate.open()

@@ -23,27 +23,35 @@ _log = get_logger("worker")
 
 
 class Hooks:
-    """Calls the hooks of a worker; safe in threads."""
+    """Calls the hooks of a worker; safe in threads.
+
+    Args:
+        serves: Says whether a queue is this worker's to claim from; its own, and asked first.
+    """
 
     def __init__(
         self,
         can_claim: Callable[[], Any] | None,
         on_claimed: Callable[[Sequence[ClaimedRun]], Any] | None,
         *,
+        serves: Callable[[str], bool],
         loop: HandlerLoop,
         limit_ms: float,
         counters: Counters,
     ) -> None:
         self._can_claim = can_claim
         self._on_claimed = on_claimed
+        self._serves = serves
         self._loop = loop
         self._limit_s = limit_ms / 1000
         self._counters = counters
         self._threads = Threads("workhorse-hook")
         self._late: dict[str, _Call] = {}
 
-    def may_claim(self) -> bool:
-        """Ask `can_claim`; without one, the answer is yes."""
+    def may_claim(self, queue: str) -> bool:
+        """Say whether the queue is this worker's, and ask `can_claim`, where there is one."""
+        if not self._serves(queue):
+            return False
         if self._can_claim is None:
             return True
         return bool(self._ask("can_claim", self._can_claim))

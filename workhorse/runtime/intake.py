@@ -140,7 +140,7 @@ class Intake:
             free = turn.wait()
             if self._ended.is_set():
                 return
-            if not self._hooks.may_claim():
+            if not self._hooks.may_claim(self._queue):
                 turn.leave()
                 self._pace.pause(self._ended, self._refusals.next_ms())
                 return
@@ -187,7 +187,7 @@ class Intake:
                 return
             if not messages and self._sweep.due_in(self._pace.now_ms()) > 0:
                 return
-            if wait > 0 and not self._hooks.may_claim():
+            if wait > 0 and not self._hooks.may_claim(self._queue):
                 receiver.settle([(message, AT_ONCE) for message in messages])
                 return
         with self._slots.turn(self._queue) as turn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from workhorse.domain.presence import BEAT_MS
 from workhorse.errors import ConfigurationError
 from workhorse.runtime.crashing import AfterRecord
 
@@ -58,6 +59,10 @@ class WorkerOptions:
     health_host: str = "127.0.0.1"
     health_port: int | None = None
     """Where `/livez`, `/readyz` and `/metrics` answer; 0 picks a free port, None is off."""
+    build: str = ""
+    newest_build_only: bool = False
+    """Whether queues that a live worker of a newer build serves are left to it."""
+    beat_ms: int = BEAT_MS
     environment: str = ""
     lane_name: str = ""
     after_record: AfterRecord | None = None

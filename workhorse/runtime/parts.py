@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from workhorse.domain.hints import Hint
+from workhorse.domain.presence import Process
 from workhorse.domain.runs import ClaimedRun
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.ports import Lane
@@ -19,6 +20,7 @@ from workhorse.runtime.intake import Intake
 from workhorse.runtime.loops import Loop
 from workhorse.runtime.options import WorkerOptions
 from workhorse.runtime.pace import Pace
+from workhorse.runtime.presence import Presence
 from workhorse.runtime.slots import Slots
 from workhorse.telemetry import Counters, get_logger
 
@@ -29,6 +31,8 @@ _log = get_logger("worker")
 
 _CLAIMS_IN_FLIGHT: Final = 2
 """Claims, and what belongs to them, at one time: the third connection is the writer's."""
+_LEAVE_S: Final = 0.5
+"""How long the last act of an ending worker, to leave the list of processes, may take."""
 
 
 class Parts:
@@ -39,6 +43,7 @@ class Parts:
         queues: Sequence[str],
         concurrency: int,
         *,
+        process: Process,
         calls: StoreCalls,
         heartbeat_store: Store,
         lane: Lane,
@@ -78,9 +83,18 @@ class Parts:
             counters=counters,
         )
         self.holdings = self.engine.holdings
+        self.presence = Presence(
+            process,
+            calls=calls,
+            gate=self._gate,
+            newest_only=options.newest_build_only,
+            pace=pace,
+            counters=counters,
+        )
         self.hooks = Hooks(
             can_claim,
             on_claimed,
+            serves=self.presence.may_claim,
             loop=self.engine.loop,
             limit_ms=options.hook_ms,
             counters=counters,
@@ -142,6 +156,7 @@ class Parts:
     def end_claims(self) -> None:
         """Claim nothing more; a claim under way is handed back, a receive is not waited for."""
         self.ended.set()
+        self.presence.tell_stopping()
         self.slots.close()
         for intake in self._intakes:
             intake.close()
@@ -181,6 +196,7 @@ class Parts:
         """Settle what has ended, send its wakeups, end all threads; answer whether that was all."""
         closed = self.engine.close(time.monotonic() + within_ms / 1000)
         self.hooks.close()
+        self.presence.close(_LEAVE_S)
         return closed
 
     def _wait_until_quiet(self, timeout: float) -> bool:

@@ -6,19 +6,21 @@ Source: docs/design.md, section 6.
 from __future__ import annotations
 
 import contextvars
+import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from workhorse.domain.hints import Hint
 from workhorse.domain.instants import check_duration
 from workhorse.domain.names import check_queue
+from workhorse.domain.presence import Process, ProcessKind
 from workhorse.domain.runs import ClaimedRun, RunState
 from workhorse.errors import ConfigurationError, LeaseRequiredError, WorkhorseError
 from workhorse.handlers.registry import TaskRegistry
@@ -34,7 +36,7 @@ from workhorse.runtime.pace import Pace, SystemPace
 from workhorse.runtime.parts import Parts
 from workhorse.runtime.signals import Signals
 from workhorse.store.migrating import SchemaVersion
-from workhorse.telemetry import Counters, get_logger
+from workhorse.telemetry import Counters, get_logger, own_version
 
 if TYPE_CHECKING:
     from workhorse.store.database import Store
@@ -113,6 +115,7 @@ class Worker:
             Parts,
             self.queues,
             concurrency,
+            process=self._describe(),
             calls=self._calls,
             heartbeat_store=heartbeat_store or store.sibling(connections=1),
             lane=lane,
@@ -186,6 +189,7 @@ class Worker:
             self.stop(0)
             raise
         self._parts.engine.start(contextvars.copy_context())
+        self._parts.presence.start(lambda: self._check.done)
         self._parts.start_intakes(self._check)
 
     def run(self) -> int:
@@ -372,13 +376,29 @@ class Worker:
             "worker %s: workhorse %s, schema %d, environment %r, store %s, lane %s, queues %s, "
             "1 worker, %d slots",
             self.worker_id,
-            _own_version(),
+            own_version(),
             schema.version,
             self._options.environment,
             self._store.description,
             self._options.lane_name or type(self._lane).__name__,
             ", ".join(self.queues),
             self.concurrency,
+        )
+
+    def _describe(self) -> Process:
+        options = self._options
+        return Process(
+            key=secrets.token_hex(8),
+            id=self.worker_id,
+            kind=ProcessKind.WORKER,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=own_version(),
+            build=options.build,
+            lane=options.lane_name or type(self._lane).__name__,
+            queues=self.queues,
+            slots=self.concurrency,
+            every_ms=options.beat_ms,
         )
 
     def _die_of(self, error: Exception) -> None:
@@ -406,6 +426,8 @@ class Worker:
                 "loop_blocked": engine.loop_blocked,
                 "store_answers": not away,
                 "stopping": stopping,
+                "build": self._options.build,
+                "left_to_newer_builds": dict(parts.presence.newer),
             },
             gauges={
                 "slots": self.concurrency,
@@ -414,15 +436,9 @@ class Worker:
                 "handlers_stuck": stuck,
                 "loop_is_blocked": engine.loop_blocked,
                 "store_is_away": away,
+                "queues_left_to_newer_builds": len(parts.presence.newer),
             },
         )
-
-
-def _own_version() -> str:
-    try:
-        return version("workhorse-lanes")
-    except PackageNotFoundError:  # a checkout that was not installed
-        return "unknown"
 
 
 def _nothing() -> None:

@@ -43,7 +43,7 @@ from workhorse.store.dialect import Dialect, upsert
 from workhorse.store.pages import PAGE, Swept
 from workhorse.store.schema import processes
 
-_SAID: Final = {
+_SAID: Final[dict[str, Any]] = {
     "key": Text(),
     "id": Text(),
     "kind": Text(),

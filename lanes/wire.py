@@ -24,6 +24,7 @@ from workhorse.ports import Unreadable, Wakeup
 FORMAT: Final = 1
 """The major version that is written; a reader takes this one and none newer."""
 MAX_WRITTEN_BYTES: Final = 1024
+_MOST_MISSED: Final = 1_000
 MAX_READ_CHARS: Final = 8192
 """More than is ever written, so that fields which later versions add find room."""
 
@@ -47,6 +48,8 @@ def encode(wakeup: Wakeup) -> str:
     traceparent = _traceparent(wakeup.traceparent)
     if traceparent is not None:
         body["traceparent"] = traceparent
+    if wakeup.missed:
+        body["missed"] = wakeup.missed
     return json.dumps(body, separators=(",", ":"))
 
 
@@ -80,7 +83,13 @@ def _wakeup(fields: dict[str, Any]) -> Wakeup | Unreadable:
         queue = check_queue(fields.get("queue"))
     except InvalidNameError:
         return Unreadable.MALFORMED
-    return Wakeup(RunId(run_id.lower()), queue, _traceparent(fields.get("traceparent")))
+    missed = fields.get("missed")
+    return Wakeup(
+        RunId(run_id.lower()),
+        queue,
+        _traceparent(fields.get("traceparent")),
+        missed if type(missed) is int and 0 <= missed <= _MOST_MISSED else 0,
+    )
 
 
 def _traceparent(value: object) -> str | None:

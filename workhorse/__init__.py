@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from workhorse.errors import NonRetryableError as NonRetryableError
     from workhorse.errors import WaitTimeoutError as WaitTimeoutError
     from workhorse.errors import WorkhorseError as WorkhorseError
+    from workhorse.functions import lambda_handler as lambda_handler
+    from workhorse.functions import lambda_maintenance as lambda_maintenance
     from workhorse.handlers.batches import BatchItem as BatchItem
     from workhorse.handlers.context import AsyncContext as AsyncContext
     from workhorse.handlers.context import Context as Context
@@ -50,6 +52,8 @@ _HOMES = {
     "Workhorse": "workhorse.app",
     "WorkhorseError": "workhorse.errors",
     "current_context": "workhorse.handlers.context",
+    "lambda_handler": "workhorse.functions",
+    "lambda_maintenance": "workhorse.functions",
 }
 
 __all__ = [*_HOMES]

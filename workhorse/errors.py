@@ -227,5 +227,13 @@ class StoreUnavailableError(WorkhorseError):
     """The database could not be reached, or did not answer; the operation may have happened."""
 
 
+class InvalidEventError(WorkhorseError, ValueError):
+    """A function was invoked with an event that its handler is not for; nothing was done."""
+
+
+class MaintenanceFailedError(WorkhorseError):
+    """Every step of a maintenance pass failed; nothing is lost, and the next pass tries again."""
+
+
 class NonRetryableError(WorkhorseError):
     """Raise it in a handler to end the run at once, whatever attempts are left."""

@@ -120,6 +120,13 @@ class Resources:
             self._siblings.add(store)
         return store
 
+    def unchecked_sibling(self) -> Store:
+        """Return a store with connections of its own, whatever its schema; none is made yet."""
+        with self._lock:
+            store = self.store().sibling(connections=CONNECTIONS)
+            self._siblings.add(store)
+        return store
+
     def lane(self) -> Lane:
         """Return the lane.
 

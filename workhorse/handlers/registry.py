@@ -50,6 +50,9 @@ class TaskArguments(TypedDict, total=False):
     batch: int | None
     """Hand the handler up to so many runs at once, 1 to 200, as a list of `BatchItem`; each is
     settled by itself. Default: one by one."""
+    min_time_left: timedelta | None
+    """On Lambda: a run of it is begun only while the invocation has so much time left. Default:
+    the setting `min_time_left_seconds`."""
     executor: Literal["process"] | None
     """`process`: a plain handler is called in another process, for work that keeps a core busy.
     Default: async handlers on the worker's event loop, plain ones in threads."""
@@ -143,6 +146,7 @@ class TaskRegistry:
         aliases: Iterable[str] = (),
         not_retryable: Collection[type[BaseException]] = (),
         batch: int | None = None,
+        min_time_left: timedelta | None = None,
         executor: Literal["process"] | None = None,
     ) -> Task[Any, Any]:
         """Make a task of a handler and keep it under its name and aliases; see `task`.
@@ -171,6 +175,9 @@ class TaskRegistry:
                 priority=DEFAULT_PRIORITY if priority is None else check_priority(priority),
                 not_retryable=_error_types(not_retryable),
                 batch=size,
+                min_time_left=(
+                    None if min_time_left is None else check_limit("min_time_left", min_time_left)
+                ),
                 executor=_executor(executor, signature, batch),
             ),
         )

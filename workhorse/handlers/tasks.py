@@ -57,6 +57,7 @@ class TaskOptions:
     priority: int
     not_retryable: tuple[type[BaseException], ...]
     batch: int | None = None
+    min_time_left: timedelta | None = None
     executor: Literal["process"] | None = None
 
 
@@ -81,6 +82,7 @@ class Task(Generic[P, R]):
         self.priority: Final = options.priority
         self.not_retryable: Final = options.not_retryable
         self.batch: Final = options.batch
+        self.min_time_left: Final = options.min_time_left
         self.executor: Final = options.executor
         self.is_async: Final = signature.is_async
         self.takes_context: Final = signature.takes_context

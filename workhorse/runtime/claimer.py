@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ class Claimer:
     Args:
         gate: Shared by the claimers of a worker: how many of them use the store at once.
         ended: Set when nothing is to be started any more: what a claim brings is handed back.
+        tasks: Returns the tasks that are claimed; by default all that are registered.
     """
 
     def __init__(
@@ -64,13 +65,14 @@ class Claimer:
         ended: threading.Event,
         pace: Pace,
         counters: Counters,
+        tasks: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         self.queue = queue
         self._calls = calls
         self._engine = engine
         self._slots = slots
         self._hooks = hooks
-        self._registry = registry
+        self._tasks = registry.names if tasks is None else tasks
         self._reach = reach
         self._lease_ms = lease_ms
         self._gate = gate
@@ -180,7 +182,7 @@ class Claimer:
         scan: bool,
         cursor: Cursor | Head | None,
     ) -> Claim:
-        tasks = self._registry.names()
+        tasks = self._tasks()
         for trial in (1, 2, 3):
             try:
                 with self._gate:

@@ -117,6 +117,11 @@ class Holdings:
         """How many handlers still run although their run is settled."""
         return len(self._stuck)
 
+    def running_on(self) -> list[Activation]:
+        """Return the handlers that still run although their run is settled."""
+        with self._changed:
+            return list(self._stuck)
+
     def note_stuck(self, activation: Activation) -> bool:
         """Note that a handler runs on; False when it has returned meanwhile."""
         with self._changed:

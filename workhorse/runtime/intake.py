@@ -236,7 +236,7 @@ class Intake:
                 self._claimer,
                 reserved,
                 cursor,
-                registry=self._registry,
+                known=self._registry,
                 slots=self._slots,
                 publish=self._publish,
             )

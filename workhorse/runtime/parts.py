@@ -100,8 +100,8 @@ class Parts:
             counters=counters,
         )
 
-    def claimers(self) -> list[Claimer]:
-        """Return a claimer for each queue."""
+    def claimers(self, tasks: Callable[[], Sequence[str]] | None = None) -> list[Claimer]:
+        """Return a claimer for each queue; of all tasks, or of those that `tasks` returns."""
         return [
             Claimer(
                 queue,
@@ -116,6 +116,7 @@ class Parts:
                 ended=self.ended,
                 pace=self._pace,
                 counters=self._counters,
+                tasks=tasks,
             )
             for queue in self._queues
         ]

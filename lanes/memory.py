@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from lanes import wire
+from workhorse.domain.findings import Finding
 from workhorse.domain.sightings import Fate, ShowAgain
 from workhorse.errors import ConfigurationError
 from workhorse.ports import LaneContext, Message, Outgoing, SendReport, Unreadable, Wakeup
@@ -161,7 +162,7 @@ class MemoryLane:
             self._show(found)
             return len(found.line)
 
-    def check(self, queue: str) -> Sequence[str]:
+    def check(self, queue: str) -> Sequence[Finding]:
         """Return nothing: a queue is there as soon as it is named."""
         return ()
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from lanes.bells import Belfry, BellReceiver
+from workhorse.domain.findings import Finding
 from workhorse.ports import LaneContext, Outgoing, SendReport
 
 
@@ -49,7 +50,7 @@ class PollingLane:
         """Return None: there are no messages to count."""
         return None
 
-    def check(self, queue: str) -> Sequence[str]:
+    def check(self, queue: str) -> Sequence[Finding]:
         """Return nothing: no broker, no trouble."""
         return ()
 

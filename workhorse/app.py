@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from workhorse.domain.runs import ClaimedRun, RunState
     from workhorse.handlers.producing import Request
     from workhorse.maintenance import Maintenance
-    from workhorse.runtime.invocations import Invocations
     from workhorse.runtime.options import WorkerOptions
     from workhorse.runtime.worker import Worker
 
@@ -68,6 +67,7 @@ class SettingsArguments(TypedDict, total=False):
     metrics_namespace: str | None
     ecs_agent_uri: str | None
     min_time_left_seconds: float | None
+    function_timeout_seconds: float | None
     log_level: str | None
     log_format: str | None
     aws_endpoint_url: str | None
@@ -163,7 +163,7 @@ class Workhorse(DeliveryCalls):
             name: 1 to 200 printable characters, stable across deployments: runs are stored under
                 it. By default the function's own name.
             arguments: `queue`, `retry`, `timeout`, `deadline`, `priority`, `aliases`,
-                `not_retryable`, `batch`, `min_time_left`, `executor`.
+                `not_retryable`, `batch`, `executor`.
 
         Raises:
             ConfigurationError: The handler cannot be one, or the name or an alias is taken.
@@ -211,6 +211,8 @@ class Workhorse(DeliveryCalls):
                 registry=self.registry,
                 queues=self.settings.queues,
                 now=self._client.now,
+                stride=self.settings.hint_stride,
+                function_timeout_known=self.settings.function_timeout_seconds is not None,
             ),
             stride=self.settings.hint_stride,
         )
@@ -271,35 +273,6 @@ class Workhorse(DeliveryCalls):
         # A program may make one worker after the other; each one's connections go with it.
         weakref.finalize(worker, store.close).atexit = False
         return worker
-
-    def invocations(
-        self, queues: Iterable[str] | None = None, concurrency: int | None = None
-    ) -> Invocations:
-        """Return what runs this app's tasks in invocations of a function; see `lambda_handler`.
-
-        Nothing is connected yet.
-
-        Args:
-            queues: What it serves; by default the setting.
-            concurrency: How many runs are under way at once; by default the setting.
-
-        Raises:
-            ConfigurationError: The app's lane carries no messages.
-        """
-        from workhorse.runtime.invocations import Invocations
-
-        settings = self.settings
-        return Invocations(
-            settings.queues if queues is None else tuple(queues),
-            settings.concurrency if concurrency is None else concurrency,
-            store=self._resources.unchecked_sibling(),
-            lane=self._resources.lane(),
-            registry=self.registry,
-            publish=self._publisher.publish,
-            min_time_left_ms=settings.min_time_left_seconds * 1000,
-            counters=self.counters,
-            options=self._worker_options(),
-        )
 
     def maintenance(self) -> Maintenance:
         """Return the maintenance of this app's store; it is not started.

@@ -16,18 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
+from workhorse.domain.findings import Finding
 from workhorse.domain.ids import RunId
 from workhorse.domain.sightings import Fate
 
 if TYPE_CHECKING:
     from workhorse.settings import Settings
     from workhorse.telemetry import Counters
-
-
-NOTE: Final = "Note: "
-"""What stands before a sentence of `Lane.check` that tells of no trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +34,6 @@ class Wakeup:
     run_id: RunId
     queue: str
     traceparent: str | None = None
-    missed: int = 0
-    """How often its run was not there. A wakeup that is sent in place of another one carries it
-    on: whoever gets it sees a message that the broker has handed out for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +78,14 @@ class Message:
     handle: object = field(default=None, repr=False)
 
 
+class LaneError(Exception):
+    """A failure whose cause the lane knows: what it raises where it can say more than a type."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.sentence)
+        self.finding = finding
+
+
 class Receiver(Protocol):
     """Takes messages of one queue for one worker. Used by one thread, but for `close`."""
 
@@ -91,8 +93,8 @@ class Receiver(Protocol):
         """Return up to `limit` messages, waiting up to `wait_ms` for the first.
 
         A lane may return more than one and fewer than `limit`; it never returns more. It may raise
-        any exception when the broker fails, whose text is logged and so holds no credentials; the
-        caller backs off and calls again. After `close` it returns an empty list.
+        any exception when the broker fails, whose text is logged and so holds no credentials, best
+        a `LaneError`; the caller backs off and calls again. After `close` it returns an empty list.
         """
         ...
 
@@ -136,10 +138,11 @@ class Lane(Protocol):
         """
         ...
 
-    def check(self, queue: str) -> Sequence[str]:
-        """Return what is wrong with a queue, a plain sentence each; empty when nothing is.
+    def check(self, queue: str) -> Sequence[Finding]:
+        """Return what is wrong with a queue, or worth knowing of it; empty when nothing is.
 
-        What is only worth knowing, and nothing that has to be done, begins with `Note: `.
+        It is what an operator asks, who may look at the broker's settings. It may raise any
+        exception, whose text is not shown.
         """
         ...
 
@@ -164,63 +167,14 @@ def announce_of(lane: Lane) -> Announce | None:
     return getattr(lane, "announce", None)
 
 
-class BatchItemFailure(TypedDict):
-    """A message that the broker is to keep, as AWS words it."""
-
-    itemIdentifier: str
-    """The message's id."""
+Probe: TypeAlias = Callable[[str], Sequence[Finding]]
+"""Tries, without any effect, whether this process may do with a queue what a worker does; returns
+what is in the way. It may take seconds, and never raises."""
 
 
-class BatchResponse(TypedDict):
-    """What a function answers to a batch of messages with ReportBatchItemFailures."""
-
-    batchItemFailures: list[BatchItemFailure]
-
-
-class Activations(Protocol):
-    """Runs what messages name, within one invocation of a function."""
-
-    def serve(
-        self, messages: Sequence[Message], time_left_ms: Callable[[], float]
-    ) -> Collection[str]:
-        """Look at messages, run what can be run, and return before the time is over.
-
-        A message that should come back is sent anew, with its delay.
-
-        Args:
-            messages: What the function was handed.
-            time_left_ms: Says how much time the invocation has left.
-
-        Returns:
-            The ids of the messages that the broker is to keep: those that could neither be looked
-            at nor be sent anew.
-
-        Raises:
-            ConfigurationError: The function's time is too short for any of its tasks.
-            SchemaMismatchError: The database's schema does not fit.
-        """
-        ...
-
-
-class EventSource(Protocol):
-    """Turns what a function is invoked with into messages, and answers in the broker's words."""
-
-    def handle(self, event: Any, time_left_ms: Callable[[], float]) -> Any:
-        """Serve one invocation; return what the function answers.
-
-        Raises:
-            InvalidEventError: The event is none of this source's.
-        """
-        ...
-
-
-class EventSourceFactory(Protocol):
-    """The class that an entry point of `workhorse.event_sources` names."""
-
-    @classmethod
-    def open(cls, activations: Activations) -> EventSource:
-        """Open the source; nothing is called."""
-        ...
+def probe_of(lane: Lane) -> Probe | None:
+    """Return a lane's `probe`, an optional method of type `Probe`; None where it has none."""
+    return getattr(lane, "probe", None)
 
 
 class BellLine(Protocol):

@@ -70,6 +70,9 @@ class Settings(BaseSettings):
     min_time_left_seconds: float = Field(default=15.0, ge=1, le=900)
     """On Lambda: a run is claimed only while the invocation has this much time left, or what its
     task says."""
+    function_timeout_seconds: float | None = Field(default=None, ge=1, le=900)
+    """The time-out of the Lambda functions that serve the queues, for `workhorse doctor`: a queue's
+    visibility time-out should be six times as long."""
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$")
     log_format: str = Field(default="text", pattern="^(text|json)$")
     """How `workhorse worker` and `workhorse maintain` write their log to standard error."""

@@ -10,13 +10,14 @@ from typing import Final, Self
 
 from lanes.bells import Belfry, BellReceiver
 from lanes.notify.keeper import Keeper, Outcome, Timing
+from workhorse.domain.findings import Code, Finding, Severity
 from workhorse.errors import ConfigurationError, StoreUnavailableError
 from workhorse.ports import Bells, LaneContext, Outgoing, SendReport
 from workhorse.telemetry import Counters
 
 _UNHEARD: Final = (
     "its bell was rung and not heard: the connection that listens goes through a pooler in "
-    "transaction mode, or to another database; set listen_url to the database's own address"
+    "transaction mode, or to another database"
 )
 _LATE: Final = "no answer within {:g} s; it is tried again"
 
@@ -111,7 +112,7 @@ class NotifyLane:
         """Return None: there are no messages to count."""
         return None
 
-    def check(self, queue: str) -> Sequence[str]:
+    def check(self, queue: str) -> Sequence[Finding]:
         """Ring the queue's bell as an enqueue does, and return what keeps it from being heard."""
         try:
             with closing(self._bells.open_line()) as line:
@@ -122,8 +123,8 @@ class NotifyLane:
                     if line.hear([queue], left_s * 1000):
                         return ()
         except StoreUnavailableError as error:
-            return (str(error),)
-        return (_UNHEARD,)
+            return (_unheard(queue, str(error)),)
+        return (_unheard(queue, _UNHEARD),)
 
     def close(self) -> None:
         """Ring what is still to be rung, and end the waits of all receivers."""
@@ -137,6 +138,17 @@ class NotifyLane:
 
     def _update(self) -> None:
         self._keeper.update()
+
+
+def _unheard(queue: str, why: str) -> Finding:
+    return Finding(
+        Code.BELL_UNHEARD,
+        Severity.WARNING,
+        f"queue {queue}: {why}",
+        "set listen_url to the database's own address; scans find its runs meanwhile, within a "
+        "second",
+        queue=queue,
+    )
 
 
 def _report(outgoing: Sequence[Outgoing], trouble: str | None) -> SendReport:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from lanes.sqs.faults import LaneClosedError
 
@@ -42,6 +44,8 @@ class Timing:
     """The most that closing waits for what is under way."""
     look_s: float = 10.0
     """The most that a look at a queue's attributes takes, and the making of a client."""
+    clock: Callable[[], float] = time.monotonic
+    """What long polls are measured by, in seconds; another one is for tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class Calls(ABC):
         self._closed = False
         self.region: str | None = None
         """The region that the calls go to, once the clients are there."""
+        self.emulated = False
+        """Whether they go elsewhere than to AWS, where regions mean nothing."""
 
     async def receive(self, url: str, limit: int, wait_s: int) -> list[Raw]:
         """Return up to `limit` (at most 10) messages, waiting up to `wait_s` for the first."""
@@ -148,6 +154,12 @@ class Calls(ABC):
             Failure(failed["Id"], failed.get("Code", "unknown"))
             for failed in answer.get("Failed", ())
         ]
+
+    def _goes_to(self, url: str, region: str) -> None:
+        """Note where the clients that were made speak to."""
+        host = urlsplit(url).hostname or ""
+        self.region = region
+        self.emulated = not host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def _options(self, user_agent: str, *, long: bool) -> dict[str, Any]:
         """Return the options of the client for short calls, or of that for receives.
@@ -214,7 +226,8 @@ class Boto3Calls(Calls):
                     return session.client("sqs", endpoint_url=self._endpoint.url, config=config)
 
                 self._clients = make(long=False), make(long=True)
-                self.region = self._clients[0].meta.region_name
+                meta = self._clients[0].meta
+                self._goes_to(meta.endpoint_url, meta.region_name)
             return self._clients
 
 
@@ -265,6 +278,8 @@ class AioCalls(Calls):
 
                     self._clients = await make(long=False), await make(long=True)
                     self._stack = stack.pop_all()
+                meta = self._clients[0].meta
+                self._goes_to(meta.endpoint_url, meta.region_name)
             return self._clients
 
 

@@ -9,8 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 _GONE: Final = ("NonExistentQueue", "QueueDoesNotExist")
-_DENIED: Final = ("AccessDenied", "AccessDeniedException", "AuthorizationError")
+_DENIED: Final = (
+    "AccessDenied",
+    "AccessDeniedException",
+    "AuthorizationError",
+    "KmsAccessDenied",
+)
 _EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
+_LAPSED: Final = ("TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError")
 _REFUSED: Final = (
     "InvalidClientTokenId",
     "UnrecognizedClientException",
@@ -33,10 +39,6 @@ class LaneClosedError(Exception):
     """The lane was closed; it makes no more calls."""
 
 
-class SqsError(Exception):
-    """A call failed; the text is `describe`'s, since whoever asked will log it."""
-
-
 def code_of(error: BaseException) -> str | None:
     """Return the service's error code, without its namespace; None where it never answered."""
     response = getattr(error, "response", None)
@@ -57,10 +59,21 @@ def is_denied(error: BaseException) -> bool:
     return code_of(error) in _DENIED
 
 
+def operation_of(error: BaseException) -> str | None:
+    """Return the operation that the service refused, as its API spells it."""
+    operation = getattr(error, "operation_name", None)
+    return str(operation) if operation else None
+
+
+def credentials_have_expired(error: BaseException) -> bool:
+    """Whether the credentials were good once."""
+    return code_of(error) in _EXPIRED or type(error).__name__ in _LAPSED
+
+
 def trouble_with_credentials(error: BaseException) -> str | None:
     """Return what is wrong with the credentials, a part of a sentence; None when nothing is."""
     code, name = code_of(error), type(error).__name__
-    if code in _EXPIRED or name == "TokenRetrievalError":
+    if credentials_have_expired(error):
         return "the AWS credentials have expired"
     if code in _REFUSED:
         return f"SQS does not accept the AWS credentials ({code})"

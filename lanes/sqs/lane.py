@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
 from lanes.sqs.addresses import Addresses
-from lanes.sqs.checks import check
+from lanes.sqs.checks import check, probe
 from lanes.sqs.clients import AioCalls, Boto3Calls, Calls, Endpoint, Timing
-from lanes.sqs.faults import LaneClosedError, SqsError, describe, queue_is_gone
+from lanes.sqs.explaining import SqsError, explain, unanswered
+from lanes.sqs.faults import queue_is_gone
 from lanes.sqs.lean import LeanCalls
 from lanes.sqs.receiving import SqsReceiver
 from lanes.sqs.runners import LoopRunner, Runner, ThreadRunner
 from lanes.sqs.sending import MAX_DELAY_S, Sender
 from lanes.sqs.settling import Settler
+from workhorse.domain.findings import Finding
 from workhorse.errors import ConfigurationError
 from workhorse.ports import LaneContext, Outgoing, SendReport
 
@@ -52,20 +54,31 @@ class SqsLane:
     A process that forks makes its first call after the fork, or opens another lane in the child:
     the lane's threads and connections do not cross it.
 
+    Args:
+        context: What every lane is handed.
+        timing: How long to wait for what.
+        calls: For tests: makes what the calls go over, and blocks; instead of a client.
+
     Source: docs/wakeups.md
     """
 
     carries_messages = True
 
-    def __init__(self, context: LaneContext, *, timing: Timing | None = None) -> None:
+    def __init__(
+        self,
+        context: LaneContext,
+        *,
+        timing: Timing | None = None,
+        calls: Callable[[Endpoint, Timing], Calls] | None = None,
+    ) -> None:
         settings = context.settings
         self._timing = timing or Timing()
         self._counters = context.counters
         self._addresses = Addresses(settings)
-        self._emulated = settings.aws_endpoint_url is not None
+        self._function_timeout_s = settings.function_timeout_seconds
         endpoint = Endpoint(settings.aws_endpoint_url, settings.aws_region)
-        client = _client(settings.sqs_client)
-        self._async = self._sync = _backend(client, endpoint, self._timing)
+        client = _client(settings.sqs_client) if calls is None else "given"
+        self._async = self._sync = _backend(client, endpoint, self._timing, calls)
         if client == "aioboto3":
             # A caller that blocks anyway needs no event loop.
             self._sync = _backend("boto3", endpoint, self._timing)
@@ -134,16 +147,15 @@ class SqsLane:
 
     def backlog(self, queue: str) -> int | None:
         """Return ApproximateNumberOfMessages: those visible, not those in flight or delayed."""
-        return self._look(self._backlog, queue)
+        return self._look(self._backlog, queue, self._sync)
 
-    def check(self, queue: str) -> Sequence[str]:
-        """Return what is wrong with a queue, a sentence each; see `ports.NOTE`."""
-        try:
-            return self._look(self._check, queue)
-        except TimeoutError:
-            return [f"queue {queue}: SQS did not answer within {self._timing.look_s:g} s"]
-        except LaneClosedError:
-            return [f"queue {queue}: the lane is closed"]
+    def check(self, queue: str) -> Sequence[Finding]:
+        """Return what is wrong with a queue's settings, and what its dead-letter queue holds."""
+        return self._findings(self._check, queue, self._sync)
+
+    def probe(self, queue: str) -> Sequence[Finding]:
+        """Try whether messages may be deleted and shown again; see `ports.Probe`."""
+        return self._findings(self._probe, queue, self._async)
 
     def close(self) -> None:
         """Close the receivers, give what is to be settled 2 s, and let go of the connections."""
@@ -163,8 +175,18 @@ class SqsLane:
     def _sender_over(self, backend: _Backend) -> Sender:
         return Sender(backend.calls, backend.short, self._addresses, self._timing)
 
-    def _look(self, job: Callable[[str], Coroutine[Any, Any, T]], queue: str) -> T:
-        future = self._sync.short.submit(job, queue)
+    def _findings(
+        self, job: Callable[[str], Coroutine[Any, Any, list[Finding]]], queue: str, over: _Backend
+    ) -> list[Finding]:
+        try:
+            return self._look(job, queue, over)
+        except TimeoutError:
+            return [unanswered(queue, self._timing.look_s)]
+        except Exception as error:  # noqa: BLE001  (the lane is closed, or the SDK is broken)
+            return [explain(error, queue)]
+
+    def _look(self, job: Callable[[str], Coroutine[Any, Any, T]], queue: str, over: _Backend) -> T:
+        future = over.short.submit(job, queue)
         try:
             return future.result(self._timing.look_s)
         finally:
@@ -178,16 +200,23 @@ class SqsLane:
         except Exception as error:  # noqa: BLE001  (whatever the SDK raises)
             if queue_is_gone(error):
                 self._addresses.forget(queue)
-            raise SqsError(describe(error)) from None
+            finding = explain(error, queue, self._addresses.of(queue), self._sync.calls.region)
+            raise SqsError(finding) from None
         return int(found["ApproximateNumberOfMessages"])
 
-    async def _check(self, queue: str) -> list[str]:
+    async def _check(self, queue: str) -> list[Finding]:
         calls = self._sync.calls
         with suppress(Exception):  # the first call says it again, and is explained
             await calls.prepare()
         return await check(
-            calls, self._addresses, queue, region=calls.region, emulated=self._emulated
+            calls, self._addresses, queue, function_timeout_s=self._function_timeout_s
         )
+
+    async def _probe(self, queue: str) -> list[Finding]:
+        calls = self._async.calls
+        with suppress(Exception):  # as above
+            await calls.prepare()
+        return await probe(calls, self._addresses, queue)
 
 
 def _client(asked: str) -> str:
@@ -205,10 +234,15 @@ def _client(asked: str) -> str:
     return asked
 
 
-def _backend(client: str, endpoint: Endpoint, timing: Timing) -> _Backend:
-    if client == "boto3":
+def _backend(
+    client: str,
+    endpoint: Endpoint,
+    timing: Timing,
+    given: Callable[[Endpoint, Timing], Calls] | None = None,
+) -> _Backend:
+    if client == "boto3" or given is not None:
         return _Backend(
-            Boto3Calls(endpoint, timing),
+            (given or Boto3Calls)(endpoint, timing),
             short=ThreadRunner("calls", most=_SEND_THREADS),
             long=ThreadRunner("receives", most=None),
         )

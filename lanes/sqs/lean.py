@@ -105,7 +105,7 @@ class LeanCalls(Calls):
                 raise LaneClosedError
             if self._line is None:
                 place = await self._blocking(lambda: resolve(self._endpoint))
-                self.region = place.region
+                self._goes_to(place.url, place.region)
                 self._line = _Line(place, self._timing)
             return self._line
 

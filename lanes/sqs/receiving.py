@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import Any, Final
@@ -11,7 +10,8 @@ from typing import Any, Final
 from lanes import wire
 from lanes.sqs.addresses import Addresses
 from lanes.sqs.clients import BATCH, Calls, Raw, Timing
-from lanes.sqs.faults import SqsError, describe, queue_is_gone
+from lanes.sqs.explaining import SqsError, explain, unanswered
+from lanes.sqs.faults import queue_is_gone
 from lanes.sqs.runners import Runner, outcome
 from lanes.sqs.settling import Settler
 from workhorse.domain.sightings import Fate, ShowAgain
@@ -65,11 +65,12 @@ class SqsReceiver:
             return []
         wait_s = self._wait_s(wait_ms)
         self._prepare()
-        began = time.monotonic()
+        clock = self._timing.clock
+        began = clock()
         messages = self._finish(self._submit(min(limit, BATCH), wait_s), wait_s)
         if not messages and wait_s:
             # A broker that does not hold the poll must not be asked in a tight loop.
-            wait([self._closed], timeout=max(0.0, began + _LEAST_WAIT_S - time.monotonic()))
+            wait([self._closed], timeout=max(0.0, began + _LEAST_WAIT_S - clock()))
         if len(messages) == BATCH and limit > BATCH:
             messages += self._more(limit - BATCH)
         if self._closed.done():
@@ -109,13 +110,14 @@ class SqsReceiver:
         if future.done() and not self._closed.done():
             error = outcome(future)
             if error is not None:
-                raise SqsError(describe(error))
+                address = self._addresses.of(self._queue)
+                raise SqsError(explain(error, self._queue, address, self._calls.region))
             return future.result()
         future.cancel()
         future.add_done_callback(self._give_back_late)
         if self._closed.done():
             return []
-        raise TimeoutError(f"queue {self._queue}: SQS did not answer within {patience_s:g} s")
+        raise SqsError(unanswered(self._queue, patience_s))
 
     def _wait(self, future: Future[Any], timeout_s: float) -> None:
         futures: list[Future[Any]] = [future, self._closed]

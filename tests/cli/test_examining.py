@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from lanes.polling import PollingLane
 from tests.cli.conftest import CommandLine, Told
 from workhorse.client.admin import Admin, Rehinted
+from workhorse.domain.findings import Code, Finding, Severity
 
 
 def test_a_system_that_is_well_is_said_to_be(cli_on_both: CommandLine) -> None:
@@ -18,15 +20,16 @@ def test_a_system_that_is_well_is_said_to_be(cli_on_both: CommandLine) -> None:
     people = cli_on_both.ok("--app", "shop:app", "doctor")
     programs = cli_on_both.ok("--app", "shop:app", "doctor", "--json").json
 
-    assert people.lines[0].split()[:3] == ["state", "part", "finding"]
+    assert people.lines[0].split()[:3] == ["state", "code", "finding"]
     assert {line.split()[0] for line in people.lines[1:]} == {"ok"}
     assert programs["ok"] is programs["tasks_examined"] is True
     assert {each["code"] for each in programs["findings"]} >= {
-        "lane",
-        "maintenance",
-        "schema",
-        "store",
-        "tasks",
+        "maintenance_ok",
+        "processes_ok",
+        "queues_ok",
+        "schema_ok",
+        "store_ok",
+        "tasks_ok",
     }
 
 
@@ -76,7 +79,7 @@ def test_a_missing_schema_or_store_is_a_finding_not_an_error(
 
     assert empty.code == nowhere.code == 1
     assert "run `workhorse migrate`" in {each["advice"] for each in empty.json["findings"]}
-    assert {"store"} == {
+    assert {"store_unreachable"} == {
         each["code"] for each in nowhere.json["findings"] if each["severity"] == "error"
     }
 
@@ -85,26 +88,34 @@ def test_what_is_only_worth_knowing_is_no_bad_news(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.ok("maintain", "--once")
-    said = ["Note: queue default has no dead-letter queue; none is needed"]
+    about = partial(Finding, queue="default")
+    said = [about(Code.NO_DEAD_LETTER_QUEUE, Severity.NOTE, "none is needed")]
     monkeypatch.setattr(PollingLane, "check", lambda _self, _queue: said)
     note = cli("doctor", "--json")
-    said += ["queue default: its visibility time-out is 1 s", "it is odd"]
+    said += [about(Code.QUEUE_DELAYS, Severity.WARNING, "it delays", "set it to 0")]
     trouble = cli("doctor", "--json")
 
-    def queues(told: Told) -> list[tuple[str, str]]:
-        findings = told.json["findings"]
-        return [(f["severity"], f["message"]) for f in findings if f["code"] == "queue"]
+    def queues(told: Told) -> list[dict[str, object]]:
+        return [each for each in told.json["findings"] if each["queue"] == "default"]
 
-    first = ("ok", "queue default has no dead-letter queue; none is needed")
+    first = {
+        "code": "no_dead_letter_queue",
+        "severity": "note",
+        "message": "none is needed",
+        "advice": "",
+        "queue": "default",
+        "action": None,
+    }
+    second = first | {
+        "code": "queue_delays",
+        "severity": "warning",
+        "message": "it delays",
+        "advice": "set it to 0",
+    }
     assert (note.code, queues(note)) == (0, [first])
-    assert (trouble.code, queues(trouble)) == (
-        1,
-        [
-            first,
-            ("warning", "queue default: its visibility time-out is 1 s"),
-            ("warning", "queue default: it is odd"),
-        ],
-    )
+    assert (trouble.code, queues(trouble)) == (1, [first, second])
+    assert "queues_ok" in {each["code"] for each in note.json["findings"]}
+    assert "queues_ok" not in {each["code"] for each in trouble.json["findings"]}
 
 
 def test_rehint_tells_the_ready_runs_and_the_wakeups(cli_on_both: CommandLine) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from workhorse.domain.findings import Finding
 from workhorse.domain.ids import RunId
 from workhorse.ports import Outgoing, Receiver, SendReport
 
@@ -36,7 +37,7 @@ class RecordingLane:
     report: Callable[[int], SendReport] = lambda count: SendReport(sent=count)
     gate: threading.Event | None = None
     """Where it is set, a send waits for it."""
-    problems: dict[str, list[str]] = field(default_factory=dict)
+    problems: dict[str, list[Finding]] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     carries_messages: bool = True
@@ -71,7 +72,7 @@ class RecordingLane:
     def backlog(self, queue: str) -> int | None:
         return 0
 
-    def check(self, queue: str) -> Sequence[str]:
+    def check(self, queue: str) -> Sequence[Finding]:
         if self.error is not None:
             raise self.error
         return self.problems.get(queue, [])

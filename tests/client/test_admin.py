@@ -13,7 +13,7 @@ from tests.client.lanes import RecordingLane
 from workhorse.app import Workhorse
 from workhorse.client import admin as admin_module
 from workhorse.client.admin import Rehinted
-from workhorse.client.doctor import Finding, Severity
+from workhorse.domain.findings import Code, Finding, Severity
 from workhorse.domain.outcomes import Finish
 from workhorse.domain.runs import RunState
 from workhorse.errors import (
@@ -173,8 +173,8 @@ def test_rehint_wakes_for_all_that_is_ready_in_pages(
 
 def findings(app: Workhorse, severity: Severity) -> list[tuple[str, str]]:
     found = app.admin.doctor()
-    assert all(bool(each.advice) == (each.severity is not Severity.OK) for each in found)
-    return [(each.code, each.message) for each in found if each.severity is severity]
+    assert all(each.advice for each in found if each.severity.bad)
+    return [(each.code.value, each.message) for each in found if each.severity is severity]
 
 
 def test_a_healthy_system_has_nothing_to_complain_of(
@@ -187,11 +187,12 @@ def test_a_healthy_system_has_nothing_to_complain_of(
     assert findings(app, Severity.WARNING) == []
     assert findings(app, Severity.ERROR) == []
     assert {code for code, _ in findings(app, Severity.OK)} == {
-        "tasks",
-        "store",
-        "schema",
-        "maintenance",
-        "lane",
+        "tasks_ok",
+        "store_ok",
+        "schema_ok",
+        "maintenance_ok",
+        "processes_ok",
+        "queues_ok",
     }
 
 
@@ -199,15 +200,16 @@ def test_maintenance_that_never_ran_or_is_late_is_an_error(
     app: Workhorse, clock: ManualClock
 ) -> None:
     """Each late step is named, with when it last ended."""
-    assert findings(app, Severity.ERROR) == [("maintenance", "maintenance has never run")]
+    assert findings(app, Severity.ERROR) == [("maintenance_never", "maintenance has never run")]
     app.maintenance().run_once()
     clock.advance(timedelta(minutes=2))
     assert findings(app, Severity.ERROR) == []
     clock.advance(timedelta(minutes=1))
 
     late = findings(app, Severity.ERROR)
-    assert ("maintenance", "step recover is late: it last ended 2026-01-01 00:00:00 UTC") in late
-    assert {code for code, _ in late} == {"maintenance"}
+    said = "step recover is late: it last ended 2026-01-01 00:00:00 UTC"
+    assert ("maintenance_late", said) in late
+    assert {code for code, _ in late} == {"maintenance_late"}
 
 
 def test_unknown_tasks_and_paused_queues_are_warnings(
@@ -226,8 +228,14 @@ def test_unknown_tasks_and_paused_queues_are_warnings(
         other.enqueue_many([triple.prepare(1), triple.prepare(2)])
 
     assert findings(app, Severity.WARNING) == [
-        ("queue", "queue shut is paused since 2026-01-01 00:00 UTC by ann; 1 runs wait in it"),
-        ("tasks", "queue q: 2 ready runs of the task 'triple', which is not registered here"),
+        (
+            "queue_paused",
+            "queue shut is paused since 2026-01-01 00:00 UTC by ann; 1 runs wait in it",
+        ),
+        (
+            "unknown_task",
+            "queue q: 2 ready runs of the task 'triple', which is not registered here",
+        ),
     ]
 
 
@@ -237,11 +245,21 @@ def test_the_lanes_own_words_are_passed_on(
     """For each queue that is served, that a task goes to, or that holds runs."""
     app.maintenance().run_once()
     double.enqueue(1, queue="busy")
-    lane.problems = {"default": ["it does not exist"], "busy": ["one thing", "another"]}
+
+    def trouble(code: Code, queue: str, what: str) -> Finding:
+        return Finding(code, Severity.WARNING, f"queue {queue}: {what}", "do something", queue)
+
+    lane.problems = {
+        "default": [trouble(Code.QUEUE_MISSING, "default", "it does not exist")],
+        "busy": [
+            trouble(Code.QUEUE_DELAYS, "busy", "one thing"),
+            trouble(Code.VISIBILITY_TOO_SHORT, "busy", "another"),
+        ],
+    }
     assert findings(app, Severity.WARNING) == [
-        ("queue", "queue busy: one thing"),
-        ("queue", "queue busy: another"),
-        ("queue", "queue default: it does not exist"),
+        ("queue_delays", "queue busy: one thing"),
+        ("visibility_too_short", "queue busy: another"),
+        ("queue_missing", "queue default: it does not exist"),
     ]
     lane.error = ConnectionError("with a secret in it")
     said = [message for _code, message in findings(app, Severity.WARNING)]
@@ -267,8 +285,8 @@ def test_a_store_that_does_not_answer_is_a_finding(
 
     for found in (late, at_once):
         (error,) = (each for each in found if each.severity is Severity.ERROR)
-        assert (error.code, error.message) == ("store", "it did not answer")
-        assert "lane" in {each.code for each in found}
+        assert (error.code, error.message) == (Code.STORE_UNREACHABLE, "it did not answer")
+        assert Code.QUEUES_OK in {each.code for each in found}
 
 
 def test_what_stands_in_the_way_of_the_start_is_found(empty_database_url: str) -> None:
@@ -281,9 +299,9 @@ def test_what_stands_in_the_way_of_the_start_is_found(empty_database_url: str) -
 
         errors = {each.code: each for each in app.admin.doctor() if each.severity != Severity.OK}
 
-    assert "run `workhorse migrate`" in errors["schema"].message
-    assert "'carrier-pigeon' is not installed" in errors["lane"].message
-    assert "Nothing" in errors["tasks"].message
+    assert "run `workhorse migrate`" in errors[Code.SCHEMA_BEHIND].message
+    assert "'carrier-pigeon' is not installed" in errors[Code.LANE_MISCONFIGURED].message
+    assert "Nothing" in errors[Code.TASKS_INVALID].message
     assert {each.severity for each in errors.values()} == {Severity.ERROR}
 
 
@@ -292,7 +310,7 @@ def test_a_url_that_names_no_database_is_found() -> None:
     with Workhorse(database_url="mysql://ann:secret@host/db", lane="polling") as app:
         found = app.admin.doctor()
 
-    (error,) = (each for each in found if each.code == "store")
+    (error,) = (each for each in found if each.code is Code.STORE_MISCONFIGURED)
     assert error.severity is Severity.ERROR
     assert "secret" not in repr(found)
     assert isinstance(error, Finding)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from lanes.sqs import SqsLane
 from workhorse.app import Workhorse
+from workhorse.domain.findings import Finding
 from workhorse.domain.retry import RetryPolicy
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.ports import Lane, LaneContext, Outgoing, Receiver, SendReport
@@ -69,7 +70,7 @@ class HostileSends:
     def backlog(self, queue: str) -> int | None:
         return self._inner.backlog(queue)
 
-    def check(self, queue: str) -> Sequence[str]:
+    def check(self, queue: str) -> Sequence[Finding]:
         return self._inner.check(queue)
 
     def close(self) -> None:

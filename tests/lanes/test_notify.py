@@ -25,6 +25,7 @@ from tests.support.databases import Databases
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from workhorse import Workhorse
+from workhorse.domain.findings import Code, Severity
 from workhorse.domain.ids import new_run_id
 from workhorse.domain.runs import RunState
 from workhorse.errors import ConfigurationError
@@ -426,8 +427,8 @@ def test_opening_the_lane_connects_to_nothing() -> None:
     context = LaneContext(settings, Counters(), lambda: bells_of(store, None))
     with closing(NotifyLane.open(context)) as lane:
         assert lane.announce(["q"]) == {"q"}
-        (said,) = lane.check("q")
-        assert "127.0.0.1:1/nowhere cannot be listened to" in said
+        (found,) = lane.check("q")
+        assert "127.0.0.1:1/nowhere cannot be listened to" in found.message
 
 
 def test_a_process_that_cannot_start_a_thread_rings_once_it_can(
@@ -461,8 +462,9 @@ def test_doctor_says_where_nothing_is_heard(
     bells = bells_of(store, postgres.url(name))
     assert bells is not None
     with closing(NotifyLane(bells, Counters(), timing=QUICK)) as lane:
-        (said,) = lane.check("q")
-    assert said.startswith("its bell was rung and not heard")
-    assert "listen_url" in said
+        (found,) = lane.check("q")
+    assert (found.code, found.severity) == (Code.BELL_UNHEARD, Severity.WARNING)
+    assert found.message.startswith("queue q: its bell was rung and not heard")
+    assert "listen_url" in found.advice
     store.close()
     postgres.discard(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workhorse.domain.findings import Finding
 from workhorse.domain.hints import Hint
 from workhorse.ports import Outgoing, Receiver, SendReport
 
@@ -38,7 +39,7 @@ class TalkingLane:
     def receiver(self, queue: str) -> Receiver:
         raise AssertionError("maintenance receives nothing")
 
-    def check(self, queue: str) -> Sequence[str]:
+    def check(self, queue: str) -> Sequence[Finding]:
         return ()
 
     def close(self) -> None:

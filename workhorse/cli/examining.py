@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,25 +15,28 @@ if TYPE_CHECKING:
     from workhorse.client.admin import Rehinted
 
 
+_OF_TASKS: Final = ("tasks_", "unknown_task")
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    command(app, "doctor", doctor, shown=("queues",))
+    command(app, "doctor", doctor, shown=("queues", "function_timeout_seconds"))
     command(app, "rehint", rehint)
 
 
 def doctor(invocation: Invocation) -> int:
-    """Examine store, schema, lane, queues, maintenance and tasks; say what to do."""
+    """Examine store, tasks, queues, processes and lane; say what to do."""
     app = invocation.open()
     with invocation.renderer.progress("examining"):
         findings = app.admin.doctor()
     if invocation.app_named is None:
         # Without an app no task is known, so nothing can be said of those that are not.
-        findings = [finding for finding in findings if finding.code != "tasks"]
-    good = all(finding.severity == "ok" for finding in findings)
+        findings = [each for each in findings if not each.code.startswith(_OF_TASKS)]
+    good = not any(finding.severity.bad for finding in findings)
     rows = [(each.severity, each.code, each.message, each.advice) for each in findings]
     invocation.renderer.document(
         {"ok": good, "tasks_examined": invocation.app_named is not None, "findings": findings},
-        Table(("state", "part", "finding", "what to do"), rows),
+        Table(("state", "code", "finding", "what to do"), rows),
     )
     if invocation.app_named is None:
         invocation.renderer.note("tasks were not examined: name the app with --app")

@@ -49,6 +49,7 @@ SETTINGS: Final = (
     SettingOption("share_commits", "", "Enqueues of callers at once share a commit."),
     SettingOption("health_port", "PORT", "Where a worker answers /livez; 0 picks a free port."),
     SettingOption("health_host", "HOST", "The address of that port."),
+    SettingOption("function_timeout_seconds", "SECONDS", "The Lambda functions' time-out."),
     SettingOption("log_level", "LEVEL", "DEBUG, INFO, WARNING, ERROR or CRITICAL."),
     SettingOption("log_format", "FORMAT", "text or json."),
     SettingOption("aws_endpoint_url", "URL", "An SQS endpoint other than AWS's own."),

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from workhorse.client.checks import check_page, check_said, new_request_id
-from workhorse.client.doctor import Doctor, Finding
+from workhorse.client.doctor import Doctor
 from workhorse.client.inspecting import InspectionCalls
 from workhorse.client.many import ManyCalls, check_boundaries
 from workhorse.client.publishing import Publisher
 from workhorse.client.results import Run, RunCalls
+from workhorse.domain.findings import Finding
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, parse_run_id
 from workhorse.domain.names import check_key, check_queue, check_request, check_task
@@ -206,7 +207,10 @@ class Admin(InspectionCalls, ManyCalls):
         ]
 
     def doctor(self) -> list[Finding]:
-        """Examine store, schema, lane, queues, maintenance and tasks; what is well is said too."""
+        """Examine store, tasks, queues, processes and lane; what is well is said too.
+
+        Where runs seem to wait for wakeups, it looks again two seconds later.
+        """
         return self._doctor.examine()
 
     def _rehint(self, queue: str, progress: Callable[[Rehinted], object] | None) -> Rehinted:

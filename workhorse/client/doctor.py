@@ -1,13 +1,17 @@
-"""An examination of the whole system: what is wrong, and what to do about it."""
+"""An examination of the whole system: what is wrong, and what to do about it.
+
+Each finding has a code of its own; docs/doctor.md says of each what it means.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from enum import StrEnum
+from datetime import datetime
 from typing import Final
 
+from workhorse.client import diagnosing
+from workhorse.domain.findings import Code, Finding, Severity
 from workhorse.errors import (
     ConfigurationError,
     SchemaMismatchError,
@@ -15,39 +19,19 @@ from workhorse.errors import (
     WorkhorseError,
 )
 from workhorse.handlers.registry import TaskRegistry
-from workhorse.ports import NOTE, Lane
-from workhorse.store import viewing
+from workhorse.ports import Lane
+from workhorse.store import examining, viewing
 from workhorse.store.database import Store
-from workhorse.store.migrating import check_schema
-from workhorse.store.steps import Step, list_steps
+from workhorse.store.examining import Runnable
+from workhorse.store.migrating import check_schema, schema_version
+from workhorse.store.presence import list_processes
+from workhorse.store.schema import VERSION
+from workhorse.store.steps import list_steps
 
-LATE_AFTER: Final = timedelta(minutes=2)
-"""Maintenance may run once a minute, as a scheduled task; a step twice as late is reported."""
-
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was examined.
-
-    Args:
-        code: What it is, for programs: `store`, `schema`, `lane`, `queue`, `maintenance`, `tasks`.
-        severity: Whether it is well.
-        message: What was found, a sentence without payloads and credentials.
-        advice: What to do; empty where nothing is to be done.
-    """
-
-    code: str
-    severity: Severity
-    message: str
-    advice: str = ""
+_MOST_WANTED: Final = 100
+"""Wakeups that a queue needs at most: who gets one scans for more."""
+_SECOND_LOOK_S: Final = 2.0
+"""A fleet that is busy may be between two top-ups; where runs are taken meanwhile, all is well."""
 
 
 class Doctor:
@@ -58,7 +42,10 @@ class Doctor:
         lane: Returns the lane.
         registry: The tasks that are known here.
         queues: The queues that are to be served.
-        now: Returns the present.
+        now: Returns the present by this machine's clock.
+        stride: One wakeup for so many ready runs of a queue.
+        function_timeout_known: Whether the time-out of functions was told.
+        pause: Waits for so many seconds before a second look.
     """
 
     def __init__(
@@ -69,125 +56,179 @@ class Doctor:
         registry: TaskRegistry,
         queues: Sequence[str],
         now: Callable[[], datetime],
+        stride: int = 1,
+        function_timeout_known: bool = False,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._store = store
         self._lane = lane
         self._registry = registry
         self._queues = queues
         self._now = now
+        self._stride = stride
+        self._function_timeout_known = function_timeout_known
+        self._pause = pause
 
     def examine(self) -> list[Finding]:
-        """Return all findings; the good ones too."""
+        """Return all findings; what is well too."""
         findings = [*self._tasks()]
         store, trouble = self._usable_store()
         findings += trouble
         names = {*self._queues, *(task.queue for task in self._registry)}
+        waiting: list[Runnable] = []
         if store is not None:
             try:
                 queues = store.read(viewing.list_queues)
                 names |= {queue.name for queue in queues}
-                findings += self._paused(queues)
-                findings += self._maintenance(store.read(list_steps))
-                findings += self._unknown_tasks(store)
+                clock = store.read(examining.read_clock)
+                waiting = store.read(examining.runnable, self._known())
+                findings += diagnosing.skew(self._now(), clock)
+                findings += diagnosing.paused(queues)
+                findings += diagnosing.maintenance(store.read(list_steps), clock)
+                findings += diagnosing.processes(
+                    store.read(list_processes),
+                    waiting,
+                    function_timeout_known=self._function_timeout_known,
+                )
+                found = store.read(viewing.unknown_tasks, self._registry.names())
+                findings += diagnosing.unknown_tasks(found)
             except StoreUnavailableError as error:
+                store = None
                 findings.append(_unreachable(error))
-        findings += self._lane_and_queues(sorted(names))
+        try:
+            lane = self._lane()
+        except WorkhorseError as error:
+            advice = "correct the lane's settings"
+            findings.append(Finding(Code.LANE_MISCONFIGURED, Severity.ERROR, str(error), advice))
+            return findings
+        about = list(self._of_queues(lane, sorted(names)))
+        if not any(each.severity.bad for each in about):
+            well = f"{len(names)} queue{'s' * (len(names) != 1)} as the lane wants them"
+            about.append(Finding(Code.QUEUES_OK, Severity.OK, well))
+        findings += about
+        troubled = {each.queue for each in about if each.code in _NO_WAY}
+        if store is not None and lane.carries_messages:
+            findings += self._without_wakeups(store, lane, waiting, troubled)
         return findings
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _known(self) -> list[str] | None:
+        """Return the tasks whose runs count; None for all, where no task is known here."""
+        return list(self._registry.names()) if len(self._registry) else None
 
     def _usable_store(self) -> tuple[Store | None, list[Finding]]:
         try:
             store = self._store()
+        except ConfigurationError as error:
+            return None, [_misconfigured(error, "correct database_url")]
+        except StoreUnavailableError as error:
+            return None, [_unreachable(error)]
+        try:
             found = check_schema(store)
         except StoreUnavailableError as error:
             return None, [_unreachable(error)]
-        except SchemaMismatchError as error:
-            return None, [Finding("schema", Severity.ERROR, str(error), "run `workhorse migrate`")]
         except ConfigurationError as error:
-            return None, [Finding("store", Severity.ERROR, str(error), "correct database_url")]
+            advice = "set environment, schema or database_url to what belongs together"
+            return None, [_misconfigured(error, advice)]
+        except SchemaMismatchError as error:
+            return None, [_mismatch(store, error)]
         return store, [
-            Finding("store", Severity.OK, f"{store.description} answers"),
-            Finding("schema", Severity.OK, f"the schema has version {found.version}"),
+            Finding(Code.STORE_OK, Severity.OK, f"{store.description} answers"),
+            Finding(Code.SCHEMA_OK, Severity.OK, f"the schema has version {found.version}"),
         ]
 
     def _tasks(self) -> Iterator[Finding]:
         try:
             self._registry.check()
         except WorkhorseError as error:
-            yield Finding("tasks", Severity.ERROR, str(error), "correct the handler's annotations")
+            advice = "correct the handler's annotations"
+            yield Finding(Code.TASKS_INVALID, Severity.ERROR, str(error), advice)
         else:
             count = len(self._registry)
-            yield Finding("tasks", Severity.OK, f"{count} task{'s' * (count != 1)} registered")
+            known = f"{count} task{'s' * (count != 1)} registered"
+            yield Finding(Code.TASKS_OK, Severity.OK, known)
 
-    def _unknown_tasks(self, store: Store) -> Iterator[Finding]:
-        for queue, task, count in store.read(viewing.unknown_tasks, self._registry.names()):
-            yield Finding(
-                "tasks",
-                Severity.WARNING,
-                f"queue {queue}: {count} ready run{'s' * (count != 1)} of the task {task!r}, which "
-                "is not registered here",
-                "deploy workers that know the task, register its new name with this one as an "
-                "alias, or cancel the runs",
-            )
-
-    def _paused(self, queues: Sequence[viewing.QueueView]) -> Iterator[Finding]:
-        for queue in queues:
-            if queue.paused_at is not None:
-                yield Finding(
-                    "queue",
-                    Severity.WARNING,
-                    f"queue {queue.name} is paused since {queue.paused_at:%Y-%m-%d %H:%M} UTC by "
-                    f"{queue.paused_by or 'nobody'}; {queue.ready} runs wait in it",
-                    f"`workhorse queues resume {queue.name}` when its work may go on",
-                )
-
-    def _maintenance(self, steps: Sequence[Step]) -> Iterator[Finding]:
-        advice = "run `workhorse maintain`, or `workhorse maintain --once` each minute"
-        if not steps:
-            yield Finding("maintenance", Severity.ERROR, "maintenance has never run", advice)
-            return
-        now = self._now()
-        late = [step for step in steps if now - step.next_at > LATE_AFTER]
-        for step in late:
-            when = "never" if step.last_at is None else f"{step.last_at:%Y-%m-%d %H:%M:%S} UTC"
-            yield Finding(
-                "maintenance",
-                Severity.ERROR,
-                f"step {step.name} is late: it last ended {when}",
-                advice,
-            )
-        if not late:
-            last = max((step.last_at for step in steps if step.last_at is not None), default=None)
-            when = "has begun" if last is None else f"last ended {last:%Y-%m-%d %H:%M:%S} UTC"
-            yield Finding("maintenance", Severity.OK, f"its last pass {when}")
-
-    def _lane_and_queues(self, names: Sequence[str]) -> Iterator[Finding]:
-        try:
-            lane = self._lane()
-        except WorkhorseError as error:
-            yield Finding("lane", Severity.ERROR, str(error), "correct the lane's settings")
-            return
-        trouble = False
+    def _of_queues(self, lane: Lane, names: Sequence[str]) -> Iterator[Finding]:
         for name in names:
             try:
-                problems = lane.check(name)
+                yield from lane.check(name)
             except Exception as error:  # noqa: BLE001 - whatever a broker's client raises
-                problems = [f"the lane could not look at it ({type(error).__name__})"]
-            for problem in problems:
-                said = problem.removeprefix(NOTE)
-                about = said if said.startswith(f"queue {name}") else f"queue {name}: {said}"
-                if said != problem:
-                    yield Finding("queue", Severity.OK, about)
-                    continue
-                trouble = True
-                advice = "runs are found by scans meanwhile, later than by wakeups"
-                yield Finding("queue", Severity.WARNING, about, advice)
-        if not trouble:
-            yield Finding("lane", Severity.OK, f"{len(names)} queues are as they should be")
+                what = f"queue {name}: the lane could not look at it ({type(error).__name__})"
+                advice = "look at the lane's settings, and whether its broker is reached"
+                yield Finding(Code.LANE_FAILED, Severity.WARNING, what, advice, queue=name)
+
+    def _without_wakeups(
+        self, store: Store, lane: Lane, waiting: Sequence[Runnable], troubled: set[str | None]
+    ) -> Iterator[Finding]:
+        """Return findings on queues whose ready runs nothing tells of, and nobody takes."""
+        suspects = [
+            each
+            for each in waiting
+            if each.queue not in troubled and _told(lane, each, self._stride) is not None
+        ]
+        if not suspects:
+            return
+        self._pause(_SECOND_LOOK_S)
+        try:
+            again = {each.queue: each for each in store.read(examining.runnable, self._known())}
+        except StoreUnavailableError as error:
+            yield _unreachable(error)
+            return
+        for before in suspects:
+            now = again.get(before.queue)
+            if now is None or now.oldest_at != before.oldest_at:
+                continue  # somebody takes them
+            missing = _told(lane, now, self._stride)
+            if missing is not None:
+                yield diagnosing.without_wakeups(now, *missing)
+
+
+_NO_WAY: Final = frozenset(
+    {
+        Code.ACCESS_DENIED,
+        Code.BROKER_FAILED,
+        Code.CREDENTIALS_EXPIRED,
+        Code.CREDENTIALS_MISSING,
+        Code.CREDENTIALS_REFUSED,
+        Code.ENDPOINT_UNREACHABLE,
+        Code.LANE_FAILED,
+        Code.LANE_MISCONFIGURED,
+        Code.QUEUE_MISSING,
+        Code.REGION_MISSING,
+        Code.WRONG_REGION,
+    }
+)
+"""Where a queue cannot be looked at, its messages cannot be counted either."""
+
+
+def _told(lane: Lane, each: Runnable, stride: int) -> tuple[int, int] | None:
+    """Return how many wakeups are there and how many should be, where they are too few."""
+    if each.oldest_ms <= diagnosing.WAITED_MS:
+        return None
+    wanted = min(_MOST_WANTED, -(-each.runs // stride))
+    try:
+        there = lane.backlog(each.queue)
+    except Exception:  # noqa: BLE001 - the check of the queue has said what is wrong
+        return None
+    return None if there is None or there >= wanted else (there, wanted)
+
+
+def _mismatch(store: Store, error: SchemaMismatchError) -> Finding:
+    found = schema_version(store)
+    if found is not None and found.serves_from > VERSION:
+        advice = "deploy the version of Workhorse that the schema belongs to"
+        return Finding(Code.SCHEMA_AHEAD, Severity.ERROR, str(error), advice)
+    return Finding(Code.SCHEMA_BEHIND, Severity.ERROR, str(error), "run `workhorse migrate`")
+
+
+def _misconfigured(error: ConfigurationError, advice: str) -> Finding:
+    return Finding(Code.STORE_MISCONFIGURED, Severity.ERROR, str(error), advice)
 
 
 def _unreachable(error: StoreUnavailableError) -> Finding:
     return Finding(
-        "store",
+        Code.STORE_UNREACHABLE,
         Severity.ERROR,
         str(error),
         "look whether the database runs, and whether database_url, network and password are right",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from workhorse.domain.findings import Finding
 from workhorse.domain.ids import RunId
 from workhorse.domain.sightings import Fate
 from workhorse.ports import Message, Outgoing, SendReport
@@ -68,7 +69,7 @@ class CapturingLane:
         """Return None: there are no messages to count."""
         return None
 
-    def check(self, queue: str) -> Sequence[str]:
+    def check(self, queue: str) -> Sequence[Finding]:
         """Return nothing: no broker, no trouble."""
         return ()
 

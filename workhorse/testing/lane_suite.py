@@ -31,7 +31,6 @@ import pytest
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.sightings import DELETE, ShowAgain
 from workhorse.ports import (
-    NOTE,
     Lane,
     Message,
     Outgoing,
@@ -39,6 +38,7 @@ from workhorse.ports import (
     SendReport,
     Unreadable,
     Wakeup,
+    probe_of,
 )
 
 _SLACK_S = 30.0
@@ -455,7 +455,25 @@ class LaneSuite:
 
     def test_a_healthy_queue_has_nothing_wrong_with_it(self, lane: Lane, queue: str) -> None:
         """What is only worth knowing is allowed."""
-        assert [s for s in lane.check(queue) if not s.startswith(NOTE)] == []
+        found = lane.check(queue)
+        assert [each for each in found if each.severity.bad] == []
+        assert {each.queue for each in found} <= {queue}
+
+    def test_a_probe_finds_nothing_and_changes_nothing(
+        self, lane: Lane, queue: str, receiver: Receiver
+    ) -> None:
+        """Where the lane has one: it is what a worker does at its start, beside live messages."""
+        probe = probe_of(lane)
+        if probe is None:
+            pytest.skip("the lane has no probe")
+        wakeup = self.wakeup(queue)
+        self.send(lane, wakeup)
+        assert probe(queue) == []
+        (message,) = self.collect(receiver, 1)
+        assert message.content == wakeup
+        assert probe(queue) == []
+        receiver.settle([(message, ShowAgain(0))])
+        assert self.ids(self.collect(receiver, 1)) == [wakeup.run_id]
 
     # -- many ----------------------------------------------------------------------------------
 

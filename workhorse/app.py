@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from workhorse.domain.runs import ClaimedRun, RunState
     from workhorse.handlers.producing import Request
     from workhorse.maintenance import Maintenance
+    from workhorse.runtime.invocations import Invocations
     from workhorse.runtime.options import WorkerOptions
     from workhorse.runtime.worker import Worker
 
@@ -163,7 +164,7 @@ class Workhorse(DeliveryCalls):
             name: 1 to 200 printable characters, stable across deployments: runs are stored under
                 it. By default the function's own name.
             arguments: `queue`, `retry`, `timeout`, `deadline`, `priority`, `aliases`,
-                `not_retryable`, `batch`, `executor`.
+                `not_retryable`, `batch`, `min_time_left`, `executor`.
 
         Raises:
             ConfigurationError: The handler cannot be one, or the name or an alias is taken.
@@ -273,6 +274,35 @@ class Workhorse(DeliveryCalls):
         # A program may make one worker after the other; each one's connections go with it.
         weakref.finalize(worker, store.close).atexit = False
         return worker
+
+    def invocations(
+        self, queues: Iterable[str] | None = None, concurrency: int | None = None
+    ) -> Invocations:
+        """Return what runs this app's tasks in invocations of a function; see `lambda_handler`.
+
+        Nothing is connected yet.
+
+        Args:
+            queues: What it serves; by default the setting.
+            concurrency: How many runs are under way at once; by default the setting.
+
+        Raises:
+            ConfigurationError: The app's lane carries no messages.
+        """
+        from workhorse.runtime.invocations import Invocations
+
+        settings = self.settings
+        return Invocations(
+            settings.queues if queues is None else tuple(queues),
+            settings.concurrency if concurrency is None else concurrency,
+            store=self._resources.unchecked_sibling(),
+            lane=self._resources.lane(),
+            registry=self.registry,
+            publish=self._publisher.publish,
+            min_time_left_ms=settings.min_time_left_seconds * 1000,
+            counters=self.counters,
+            options=self._worker_options(),
+        )
 
     def maintenance(self) -> Maintenance:
         """Return the maintenance of this app's store; it is not started.

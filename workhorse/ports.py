@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from workhorse.domain.findings import Finding
 from workhorse.domain.ids import RunId
@@ -34,6 +34,9 @@ class Wakeup:
     run_id: RunId
     queue: str
     traceparent: str | None = None
+    missed: int = 0
+    """How often its run was not there. A wakeup that is sent in place of another one carries it
+    on: whoever gets it sees a message that the broker has handed out for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,65 @@ what is in the way. It may take seconds, and never raises."""
 def probe_of(lane: Lane) -> Probe | None:
     """Return a lane's `probe`, an optional method of type `Probe`; None where it has none."""
     return getattr(lane, "probe", None)
+
+
+class BatchItemFailure(TypedDict):
+    """A message that the broker is to keep, as AWS words it."""
+
+    itemIdentifier: str
+    """The message's id."""
+
+
+class BatchResponse(TypedDict):
+    """What a function answers to a batch of messages with ReportBatchItemFailures."""
+
+    batchItemFailures: list[BatchItemFailure]
+
+
+class Activations(Protocol):
+    """Runs what messages name, within one invocation of a function."""
+
+    def serve(
+        self, messages: Sequence[Message], time_left_ms: Callable[[], float]
+    ) -> Collection[str]:
+        """Look at messages, run what can be run, and return before the time is over.
+
+        A message that should come back is sent anew, with its delay.
+
+        Args:
+            messages: What the function was handed.
+            time_left_ms: Says how much time the invocation has left.
+
+        Returns:
+            The ids of the messages that the broker is to keep: those that could neither be looked
+            at nor be sent anew.
+
+        Raises:
+            ConfigurationError: The function's time is too short for any of its tasks.
+            SchemaMismatchError: The database's schema does not fit.
+        """
+        ...
+
+
+class EventSource(Protocol):
+    """Turns what a function is invoked with into messages, and answers in the broker's words."""
+
+    def handle(self, event: Any, time_left_ms: Callable[[], float]) -> Any:
+        """Serve one invocation; return what the function answers.
+
+        Raises:
+            InvalidEventError: The event is none of this source's.
+        """
+        ...
+
+
+class EventSourceFactory(Protocol):
+    """The class that an entry point of `workhorse.event_sources` names."""
+
+    @classmethod
+    def open(cls, activations: Activations) -> EventSource:
+        """Open the source; nothing is called."""
+        ...
 
 
 class BellLine(Protocol):

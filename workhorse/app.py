@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequenc
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO, TypedDict, Unpack
 
 from workhorse.client.admin import Admin, Idempotency
 from workhorse.client.background import Background
@@ -304,22 +304,38 @@ class Workhorse(DeliveryCalls):
             options=self._worker_options(),
         )
 
-    def maintenance(self) -> Maintenance:
+    def maintenance(self, *, measures_to: TextIO | None = None) -> Maintenance:
         """Return the maintenance of this app's store; it is not started.
+
+        Args:
+            measures_to: Where its measures are written, where the setting `metrics` asks for them;
+                by default standard output.
 
         Raises:
             SchemaMismatchError: The database's schema does not fit. Where the database does not
                 answer yet, maintenance itself finds out before its first pass.
         """
-        from workhorse.maintenance import Maintenance
+        from workhorse.maintenance import STEPS, EmfWriter, Maintenance, measure_step
 
+        settings, steps = self.settings, STEPS
+        if settings.metrics == "emf":
+            writer = EmfWriter(
+                namespace=settings.metrics_namespace,
+                environment=settings.environment,
+                stream=measures_to,
+            )
+            # First: a pass may come to its end before its last step, and just then it is needed.
+            steps = (measure_step(writer), *STEPS)
         return Maintenance(
             store=self._resources.expected_store(),
             check=self._resources.checked_store,
             lane=self._resources.lane(),
             publish=self._publisher.publish,
             counters=self.counters,
-            hint_stride=self.settings.hint_stride,
+            hint_stride=settings.hint_stride,
+            steps=steps,
+            build=settings.build,
+            lane_name=self.lane_name,
         )
 
     # -- producing -------------------------------------------------------------------------------

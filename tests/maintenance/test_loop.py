@@ -68,6 +68,8 @@ def test_a_step_is_done_when_it_is_due(store: Store, clock: ManualClock) -> None
         "recover", "deadlines", "promote", "cancellations", "tokens", "arm", "free",
     }  # fmt: skip
     clock.advance(29_000)
+    assert "top_up" in maintenance.run_due().counts
+    clock.advance(30_000)
     assert set(maintenance.run_due().counts) == {step.name for step in STEPS}
 
 

@@ -46,7 +46,7 @@ from workhorse.telemetry import Counters, Metric
 _AT_ONCE = RetryPolicy(first=timedelta(0))
 _NAMES = [
     "recover", "deadlines", "promote", "cancellations", "tokens", "arm", "free", "far_timers",
-    "top_up",
+    "top_up", "processes",
 ]  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def _only(
 
 def test_the_steps_and_how_often_a_fleet_does_them() -> None:
     assert [step.name for step in STEPS] == _NAMES
-    assert [step.interval_ms for step in STEPS] == [1_000] * 7 + [30_000] * 2
+    assert [step.interval_ms for step in STEPS] == [1_000] * 7 + [30_000] * 2 + [60_000]
 
 
 def test_a_pass_over_an_empty_store_does_nothing(maintenance: Maintenance, outbox: Outbox) -> None:

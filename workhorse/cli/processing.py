@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -103,7 +104,8 @@ def maintain(
 ) -> int:
     """Recover, promote, top up: each step once an interval, until SIGTERM or SIGINT."""
     app = invocation.open(long_running=True)
-    maintenance = app.maintenance()
+    # With --json, the answer of --once is one document; lines of measures go beside it.
+    maintenance = app.maintenance(measures_to=sys.stderr if once and invocation.json else None)
     if not once:
         _log.info("begins: store %s, lane %s", maintenance.place, app.lane_name)
         maintenance.run(on_pass=lambda done: _tell(invocation, done))

@@ -5,5 +5,7 @@ works while all of those are busy, paused or broken.
 """
 
 from workhorse.maintenance.loop import Maintenance, Pass
+from workhorse.maintenance.measuring import EmfWriter, measure_step
+from workhorse.maintenance.steps import STEPS
 
-__all__ = ["Maintenance", "Pass"]
+__all__ = ["STEPS", "EmfWriter", "Maintenance", "Pass", "measure_step"]

@@ -5,18 +5,22 @@ Source: docs/design.md, section 9
 
 from __future__ import annotations
 
+import os
 import random
+import secrets
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Final, Self
 
+from workhorse.domain.presence import BEAT_MS, Process, ProcessKind
 from workhorse.errors import (
     ConfigurationError,
     SchemaMismatchError,
@@ -25,9 +29,10 @@ from workhorse.errors import (
 )
 from workhorse.maintenance.steps import STEPS, Parts, Publish, Step
 from workhorse.ports import Lane
+from workhorse.store import presence
 from workhorse.store import steps as rows
 from workhorse.store.database import Store
-from workhorse.telemetry import Counters, Metric, get_logger
+from workhorse.telemetry import Counters, Metric, get_logger, own_version
 
 _log = get_logger("maintenance")
 
@@ -35,6 +40,8 @@ ONE_PASS: Final = timedelta(seconds=50)
 """A pass ends within this time: a scheduled task comes each minute."""
 _LOOK_S: Final = 1.0
 _LONGEST_REST_S: Final = 30.0
+_EACH_PASS_MS: Final = 60_000
+"""How often a scheduled task comes."""
 
 
 @dataclass(slots=True)
@@ -62,6 +69,8 @@ class Maintenance:
         draw: Where the jitter of recovered runs' rests comes from.
         steps: What to do, in order.
         check: Makes sure that the schema fits; called before the first pass.
+        build: What this process was built from.
+        lane_name: How the lane is called where processes are listed.
     """
 
     def __init__(
@@ -75,6 +84,8 @@ class Maintenance:
         draw: random.Random | None = None,
         steps: Sequence[Step] = STEPS,
         check: Callable[[], object] | None = None,
+        build: str = "",
+        lane_name: str = "",
     ) -> None:
         self._parts = Parts(
             store=store,
@@ -86,6 +97,7 @@ class Maintenance:
         )
         self._steps = tuple(steps)
         self._check = check
+        self._beats = _Beats(store, build=build, lane=lane_name or type(lane).__name__)
         self._stopped = False
         # Not an event: a signal that comes while the main thread holds its lock would wait for that
         # lock for ever. This one's `put` may be called at any moment.
@@ -125,6 +137,7 @@ class Maintenance:
             StoreUnavailableError: The database did not answer before the first pass.
         """
         self._make_sure()
+        self._beats.of_a_pass()
         ends_at = time.monotonic() + within.total_seconds()
         done = Pass()
         took = 0.0
@@ -166,21 +179,28 @@ class Maintenance:
         Raises:
             SchemaMismatchError: The database's schema does not fit.
         """
+        self._beats.begin()
+        try:
+            with self._signals():
+                self._go_on(on_pass)
+        finally:
+            self._beats.end()
+
+    def _go_on(self, on_pass: Callable[[Pass], None] | None) -> None:
         rest = _LOOK_S
-        with self._signals():
-            while not self._stopped:
-                failing = True
-                try:
-                    done = self.run_due()
-                except StoreUnavailableError as error:
-                    _log.warning("the store is away; maintenance waits for it: %s", error)
-                else:
-                    if on_pass is not None and (done.counts or done.failed):
-                        on_pass(done)
-                    failing = len(done.failed) == len(self._steps)
-                rest = min(rest * 2, _LONGEST_REST_S) if failing else _LOOK_S
-                # Several processes that started together do not look together for long.
-                self._rest(rest * self._parts.draw.uniform(0.8, 1.0))
+        while not self._stopped:
+            failing = True
+            try:
+                done = self.run_due()
+            except StoreUnavailableError as error:
+                _log.warning("the store is away; maintenance waits for it: %s", error)
+            else:
+                if on_pass is not None and (done.counts or done.failed):
+                    on_pass(done)
+                failing = len(done.failed) == len(self._steps)
+            rest = min(rest * 2, _LONGEST_REST_S) if failing else _LOOK_S
+            # Several processes that started together do not look together for long.
+            self._rest(rest * self._parts.draw.uniform(0.8, 1.0))
 
     def start(self) -> None:
         """Go on like `run` in a thread of its own, for a program that has a worker beside it.
@@ -222,11 +242,13 @@ class Maintenance:
 
     def _do(self, step: Step, done: Pass, ends_at: float, *, force: bool) -> None:
         store = self._parts.store
+        self._beats.if_due()
         try:
             if not store.run(rows.take, step.name, step.interval_ms, force=force):
                 return
             count = 0
             while True:
+                self._beats.if_due()
                 swept = step.page(self._parts)
                 self._parts.publish(swept.hints)
                 count += swept.count
@@ -257,6 +279,63 @@ class Maintenance:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _Beats:
+    """Says that maintenance is alive, between two pages; what fails in it fails nothing else."""
+
+    def __init__(self, store: Store, *, build: str, lane: str) -> None:
+        self._store = store
+        self._process = Process(
+            key=secrets.token_hex(8),
+            id=f"m-{secrets.token_hex(4)}",
+            kind=ProcessKind.MAINTENANCE,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=own_version(),
+            build=build,
+            lane=lane,
+        )
+        self._started_at = time.monotonic()
+        self._next_at = float("inf")
+        self._listed = False
+
+    def of_a_pass(self) -> None:
+        """Beat once, under the key and the name that all passes of scheduled tasks share.
+
+        So the list has one row for them, which says when the last one came.
+        """
+        if self._next_at == float("inf"):
+            self._beat(
+                replace(self._process, key="pass", id="maintain-once", every_ms=_EACH_PASS_MS)
+            )
+
+    def begin(self) -> None:
+        """Beat from now on."""
+        self._started_at = time.monotonic()
+        self._next_at = self._started_at
+
+    def if_due(self) -> None:
+        """Beat, if that is due."""
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + BEAT_MS / 1000
+            self._listed = self._beat(self._process) or self._listed
+
+    def end(self) -> None:
+        """Go off the list."""
+        if self._listed:
+            with suppress(Exception):  # then it is listed as late, for an hour
+                self._store.try_once(presence.leave, self._process.key)
+
+    def _beat(self, process: Process) -> bool:
+        up_ms = round((time.monotonic() - self._started_at) * 1000)
+        try:
+            self._store.try_once(presence.beat, process, up_ms=up_ms)
+        except Exception as error:  # noqa: BLE001 - the steps say what is wrong with the store
+            _log.debug("a beat failed: %s", type(error).__name__)
+            return False
+        return True
 
 
 __all__ = ["ONE_PASS", "Maintenance", "Pass"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from workhorse.domain.hints import Hint
 from workhorse.ports import Lane
-from workhorse.store import freeing, sweeping, tokens, viewing
+from workhorse.store import freeing, presence, sweeping, tokens, viewing
 from workhorse.store.database import Store
 from workhorse.store.pages import Swept
 from workhorse.telemetry import Counters, Metric, get_logger
@@ -115,7 +115,11 @@ def top_up(parts: Parts) -> Swept:
     return Swept(len(hints), False, hints)
 
 
-STEPS: Final = (
+def _processes(parts: Parts) -> Swept:
+    return parts.store.run(presence.prune)
+
+
+STEPS: Final[tuple[Step, ...]] = (
     Step("recover", 1_000, _recover),
     Step("deadlines", 1_000, _deadlines),
     Step("promote", 1_000, _promote),
@@ -126,4 +130,5 @@ STEPS: Final = (
     Step("free", 1_000, _free),
     Step("far_timers", 30_000, _far_timers),
     Step("top_up", 30_000, top_up),
+    Step("processes", 60_000, _processes),
 )

@@ -128,7 +128,7 @@ live: Final = Table(
     _partial("live_cancelled", "id", where="cancel_asked_at is not null"),
     _partial("live_session", "session", "line_at", "id", where="session is not null"),
     # What measuring counts.
-    _partial("live_parked", "state", "queue", where="state in ('scheduled', 'waiting')"),
+    _partial("live_parked", "state", "queue", where="state = 'scheduled' or state = 'waiting'"),
     # The last guard of a session's turn.
     _partial(
         "live_turn", "session", where="state = 'running' and session is not null", unique=True

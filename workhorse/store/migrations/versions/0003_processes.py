@@ -52,7 +52,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("key"),
     )
     op.add_column("steps", sa.Column("reached_at", INSTANT), schema=schema)
-    _index("live_parked", "live", ["state", "queue"], "state in ('scheduled', 'waiting')")
+    _index("live_parked", "live", ["state", "queue"], "state = 'scheduled' or state = 'waiting'")
     _index("outcomes_failed", "outcomes", ["finished_at", "id"], "state = 'failed'")
 
     prefix = f'"{schema}".' if schema else ""

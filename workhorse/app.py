@@ -486,6 +486,7 @@ class Workhorse(DeliveryCalls):
             processes=settings.processes,
             health_host=settings.health_host,
             health_port=settings.health_port,
+            ecs_agent_uri=settings.ecs_agent_uri,
             build=settings.build,
             newest_build_only=settings.newest_build_only,
             environment=settings.environment,

@@ -49,6 +49,7 @@ class Metric(StrEnum):
     LOOP_RESTARTS = "loop_restarts"  # [loop]
     HANDLERS_STUCK = "handlers_stuck"
     LOOP_BLOCKED = "loop_blocked"
+    PROTECTION_ERRORS = "protection_errors"
     HOOK_ERRORS = "hook_errors"  # [hook]
     SCAN_PAGES = "scan_pages"
     TOP_UPS = "top_ups"

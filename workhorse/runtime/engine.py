@@ -36,6 +36,7 @@ from workhorse.runtime.monitor import Monitor
 from workhorse.runtime.options import WorkerOptions
 from workhorse.runtime.pace import Pace
 from workhorse.runtime.processes.executor import ProcessExecutor
+from workhorse.runtime.protection import Protection
 from workhorse.runtime.publisher import Publisher
 from workhorse.runtime.recorder import Recorders
 from workhorse.runtime.reporting import Reports
@@ -85,6 +86,9 @@ class Engine:
         self._closing = threading.Event()
         self._closed = False
         self.holdings = Holdings()
+        self._protection = Protection(
+            options.ecs_agent_uri, self.holdings, registry, pace=pace, counters=counters
+        )
         self.publisher = Publisher(publish, counters=counters)
         self.loop = HandlerLoop(
             self._concluded, suspended=self._suspended, cancel_wait_ms=options.cancel_wait_ms,
@@ -157,6 +161,7 @@ class Engine:
             ]
             for loop in self._loops:
                 loop.start()
+            self._protection.start()
 
     def close(self, deadline: float) -> bool:
         """End all threads, by a time of `time.monotonic`; what is held by then is let go of.
@@ -168,6 +173,7 @@ class Engine:
             started = bool(self._loops)
             self._closing.set()
         done = True
+        self._protection.close()
         if started:
             done = self._writer.flush(_left(deadline))
             done = self.publisher.flush(_left(deadline)) and done
@@ -180,6 +186,7 @@ class Engine:
             done = executor.close(max(0.5, min(2.0, _left(deadline)))) and done
         for loop in self._loops:
             done = loop.join(max(0.1, _left(deadline))) and done
+        self._protection.wait(_left(deadline))
         self._heartbeat_store.close()
         self._closed = True
         self._writer.end()
@@ -242,6 +249,7 @@ class Engine:
         if self.holdings.add(activations):
             self._heartbeat.wake()
             self._monitor.wake()
+            self._protection.wake()
         if self._closed:  # while they came: nobody is left who settles them
             self.holdings.let_go()
         return activations

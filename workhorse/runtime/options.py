@@ -59,6 +59,8 @@ class WorkerOptions:
     health_host: str = "127.0.0.1"
     health_port: int | None = None
     """Where `/livez`, `/readyz` and `/metrics` answer; 0 picks a free port, None is off."""
+    ecs_agent_uri: str | None = None
+    """Where the ECS agent answers; it keeps a busy worker's task from being scaled in."""
     build: str = ""
     newest_build_only: bool = False
     """Whether queues that a live worker of a newer build serves are left to it."""

@@ -16,6 +16,7 @@ from workhorse.cli import (
     examining,
     exits,
     failures,
+    fleet,
     processing,
     producing,
     queues,
@@ -67,6 +68,7 @@ def build() -> typer.Typer:
     runs.register(app)
     waits.register(app)
     queues.register(app)
+    fleet.register(app)
     examining.register(app)
     demo_command.register(app)
     return app

@@ -28,9 +28,9 @@ _worker_log = get_logger("worker")
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     command(app, "migrate", migrate, shown=("database_url", "schema", "environment"))
-    shown = ("concurrency", "processes", "lane", "lease_seconds", "health_port")
+    shown = ("concurrency", "processes", "lane", "lease_seconds", "health_port", "build")
     command(app, "worker", worker, shown=shown)
-    command(app, "maintain", maintain, shown=("lane",))
+    command(app, "maintain", maintain, shown=("lane", "metrics"))
 
 
 def migrate(invocation: Invocation) -> int:

@@ -15,11 +15,13 @@ from workhorse.client.results import Run, RunCalls
 from workhorse.domain.findings import Finding
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, parse_run_id
+from workhorse.domain.measures import Measures
 from workhorse.domain.names import check_key, check_queue, check_request, check_task
+from workhorse.domain.presence import ProcessView
 from workhorse.domain.runs import RunState, RunView
 from workhorse.errors import ConfigurationError
 from workhorse.ports import Lane
-from workhorse.store import operating, viewing
+from workhorse.store import measuring, operating, presence, viewing
 from workhorse.store.database import Store
 from workhorse.store.idempotency import reset_key
 from workhorse.store.viewing import QueueView
@@ -188,6 +190,20 @@ class Admin(InspectionCalls, ManyCalls):
         if changed:
             self.rehint(queue)
         return changed
+
+    # -- the fleet -------------------------------------------------------------------------------
+
+    def list_processes(self) -> list[ProcessView]:
+        """Return workers and maintenance, by kind and id, for an hour after their last beat."""
+        return self._store().read(presence.list_processes)
+
+    def measures(self) -> list[Measures]:
+        """Measure each queue that holds runs or is served, by name.
+
+        Failed runs are those since maintenance measured last, or of the last minute where it never
+        did. Nothing is written.
+        """
+        return self._store().read(measuring.measure, measuring.STEP).queues
 
     # -- wakeups and health ----------------------------------------------------------------------
 

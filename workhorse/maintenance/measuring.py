@@ -19,8 +19,6 @@ from workhorse.store import measuring
 from workhorse.store.measuring import Measured
 from workhorse.store.pages import Swept
 
-MEASURE: Final = "measure"
-"""The step's name."""
 INTERVAL_MS: Final = 60_000
 
 Emit = Callable[[Measured], object]
@@ -43,14 +41,14 @@ def measure_step(emit: Emit) -> Step:
     """Return the step that measures once a minute, and hands on what it found."""
 
     def page(parts: Parts) -> Swept:
-        found = parts.store.read(measuring.measure, MEASURE)
+        found = parts.store.read(measuring.measure, measuring.STEP)
         # The mark first: what could not be handed on is missing once, and never counted twice.
-        if not parts.store.run(measuring.mark, MEASURE, found.span):
+        if not parts.store.run(measuring.mark, measuring.STEP, found.span):
             found = found.without_ends()
         emit(found)
         return Swept()
 
-    return Step(MEASURE, INTERVAL_MS, page)
+    return Step(measuring.STEP, INTERVAL_MS, page)
 
 
 def emf_lines(measured: Measured, *, namespace: str, environment: str) -> list[str]:

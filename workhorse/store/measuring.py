@@ -41,6 +41,8 @@ from workhorse.store.presence import list_processes
 from workhorse.store.schema import Instant, live, outcomes, queues, runs, steps
 from workhorse.store.turns import has_turn
 
+STEP: Final = "measure"
+"""The step of maintenance whose row holds the mark."""
 COUNTED: Final = 10_000
 """Runs of one queue and state are counted up to this."""
 MOST: Final = 100_000

@@ -78,8 +78,20 @@ bench-growth: setup ## measure calls on grown tables (ARGS="--runs 10000000": te
 bench-storm: setup ## measure 24,000 timers that come due in one minute; takes two minutes
 	@exec $(python) -m benchmarks.storm $(ARGS)
 
+# An environment of its own, .cdk, with its own Node.
+cdk := $(python) -I tools/cdk.py
+
+.PHONY: synth
+synth: setup ## check infra/: synthesize both stacks offline, their tests, cdk-nag, cfn-lint
+	@$(cdk) python -m pytest -c infra/pytest.ini --rootdir . infra/tests $(ARGS)
+	@$(cdk) cfn-lint --ignore-checks W3005 -- infra/templates/ecs.json infra/templates/lambda.json
+
+.PHONY: templates
+templates: setup ## write infra/templates/: plain CloudFormation of both stacks
+	@$(cdk) python -m infra.plain
+
 .PHONY: lock
-lock: ## write requirements/dev.txt anew; needs uv (ARGS=--upgrade takes newer versions)
+lock: ## write requirements/dev.txt and infra.txt anew; needs uv (ARGS=--upgrade takes newer versions)
 	@sh tools/lock.sh $(ARGS)
 
 .PHONY: clean

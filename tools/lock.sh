@@ -1,5 +1,6 @@
 #!/bin/sh
-# Write requirements/dev.txt anew from pyproject.toml, for all Pythons and platforms at once.
+# Write requirements/dev.txt anew from pyproject.toml, and requirements/infra.txt from infra.in, for
+# all Pythons and platforms at once.
 # Usage: sh tools/lock.sh [--upgrade]     Without --upgrade, versions that still fit are kept.
 set -eu
 cd "$(dirname "$0")/.."
@@ -27,3 +28,13 @@ grep -v '^#' requirements/dev.txt >"$folder/dev.txt"
 } >"$folder/whole.txt"
 cp "$folder/whole.txt" requirements/dev.txt
 echo "lock: requirements/dev.txt names $(grep -c '==' requirements/dev.txt) packages"
+
+grep -v '^#' requirements/infra.txt >"$folder/infra.txt"
+"$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --only-binary :all: \
+    --no-header --no-annotate "$@" --output-file "$folder/infra.txt" requirements/infra.in
+{
+    grep '^#' requirements/infra.txt
+    cat "$folder/infra.txt"
+} >"$folder/whole.txt"
+cp "$folder/whole.txt" requirements/infra.txt
+echo "lock: requirements/infra.txt names $(grep -c '==' requirements/infra.txt) packages"

@@ -1,0 +1,4 @@
+"""Infrastructure of a deployment on AWS: CDK constructs and two example stacks.
+
+Never imported when Workhorse runs, and not in the wheel.
+"""

@@ -18,6 +18,7 @@ from typing import Final
 
 from lanes.sqs.addresses import Addresses
 from lanes.sqs.clients import BATCH, Calls, Entry, Failure
+from lanes.sqs.explaining import explain
 from lanes.sqs.faults import LaneClosedError, describe, queue_is_gone
 from lanes.sqs.runners import Runner, outcome
 from workhorse.domain.sightings import Fate, ShowAgain
@@ -28,6 +29,8 @@ MAX_VISIBILITY_S: Final = 43_200
 MOST_WAITING: Final = 10_000
 """Beyond it the oldest are dropped: by then the broker has been away for long."""
 _AT_ONCE: Final = 2
+_SAID_AGAIN_S: Final = 60.0
+"""How often the same failure is logged; how many messages it was about is added up."""
 
 _log = get_logger("lanes.sqs")
 
@@ -47,6 +50,8 @@ class Settler:
         self._deletes: deque[Entry] = deque(maxlen=MOST_WAITING)
         self._changes: deque[Entry] = deque(maxlen=MOST_WAITING)
         self._flying = 0
+        self._unsaid = 0
+        self._said = ("", -math.inf)
 
     def add(self, fates: Sequence[tuple[Message, Fate]]) -> None:
         """Take note of what is to be done, and see to it. Never raises, never waits for SQS."""
@@ -117,7 +122,9 @@ class Settler:
             except Exception as error:  # noqa: BLE001  (whatever the SDK raises)
                 if queue_is_gone(error):
                     self._addresses.forget(self._queue)
-                self._failed(len(left), describe(error))
+                address = self._addresses.of(self._queue)
+                found = explain(error, self._queue, address, self._calls.region)
+                self._failed(len(left), found.sentence.removeprefix(f"queue {self._queue}: "))
                 return
             if not failures:
                 return
@@ -127,11 +134,19 @@ class Settler:
         self._failed(len(failures), f"SQS did not take entries of a batch: {codes}")
 
     def _failed(self, count: int, why: str) -> None:
-        if count:
-            self._counters.add(Metric.MESSAGE_SETTLE_ERRORS, count)
-            _log.warning(
-                "queue %s: %d messages were not settled and will come back: %s",
-                self._queue,
-                count,
-                why,
-            )
+        if not count:
+            return
+        self._counters.add(Metric.MESSAGE_SETTLE_ERRORS, count)
+        with self._changed:
+            self._unsaid += count
+            now = time.monotonic()
+            if why == self._said[0] and now - self._said[1] < _SAID_AGAIN_S:
+                return  # a permission that is missing fails each batch
+            self._said = (why, now)
+            count, self._unsaid = self._unsaid, 0
+        _log.warning(
+            "queue %s: %d messages were not settled and will come back: %s",
+            self._queue,
+            count,
+            why,
+        )

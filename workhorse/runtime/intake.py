@@ -18,6 +18,7 @@ from workhorse.ports import Lane, Message, Receiver
 from workhorse.runtime.calls import StoreCalls
 from workhorse.runtime.claimer import Claimer
 from workhorse.runtime.hooks import Hooks
+from workhorse.runtime.lane_watch import LaneWatch
 from workhorse.runtime.options import LARGEST_CLAIM, WorkerOptions
 from workhorse.runtime.pace import Backoff, Pace
 from workhorse.runtime.receipts import AT_ONCE, Receipt
@@ -45,6 +46,7 @@ class Intake:
 
     Args:
         claimer: Claims for the queue.
+        watch: Told how receives go.
         publish: Sends the wakeups of runs that were recovered in place.
         check: Makes sure that the schema fits, before anything is claimed.
         ended: Set when nothing more is to be claimed.
@@ -55,6 +57,7 @@ class Intake:
         claimer: Claimer,
         lane: Lane,
         *,
+        watch: LaneWatch,
         calls: StoreCalls,
         slots: Slots,
         hooks: Hooks,
@@ -70,6 +73,7 @@ class Intake:
         self._claimer = claimer
         self._queue = claimer.queue
         self._lane = lane
+        self._watch = watch
         self._calls = calls
         self._slots = slots
         self._hooks = hooks
@@ -163,6 +167,7 @@ class Intake:
             self._pace.pause(self._ended, self._note_lane_error(error))
         else:
             self._lane_rest.reset()
+            self._watch.answered(self._queue)
             now = self._pace.now_ms()
             if self._sweep.due_in(now) > 1:
                 self._sweep.rung(now)  # it ended early: the lane knows of new work
@@ -203,6 +208,7 @@ class Intake:
             return ()
         now = self._pace.now_ms()
         self._lane_rest.reset()
+        self._watch.answered(self._queue)
         self._received_at = now
         self._messages_came = bool(messages)
         if not messages and not self._ended.is_set() and now - started < min(wait_ms, 10) / 2:
@@ -213,14 +219,7 @@ class Intake:
     def _note_lane_error(self, error: Exception) -> float:
         rest_ms = self._lane_rest.next_ms()
         self._counters.add(Metric.RECEIVE_ERRORS)
-        _log.warning(
-            "queue %s: the lane failed (%s: %s); it is asked again in %.1f s, and the queue is "
-            "scanned meanwhile",
-            self._queue,
-            type(error).__name__,
-            error,
-            rest_ms / 1000,
-        )
+        self._watch.failed(self._queue, error)
         return rest_ms
 
     def _claim(self, turn: Turn, receiver: Receiver, messages: Sequence[Message]) -> None:

@@ -17,6 +17,7 @@ from workhorse.runtime.claimer import Claimer
 from workhorse.runtime.engine import Engine
 from workhorse.runtime.hooks import Hooks
 from workhorse.runtime.intake import Intake
+from workhorse.runtime.lane_watch import LaneWatch
 from workhorse.runtime.loops import Loop
 from workhorse.runtime.options import WorkerOptions
 from workhorse.runtime.pace import Pace
@@ -123,10 +124,13 @@ class Parts:
 
     def start_intakes(self, check: Callable[[], None]) -> None:
         """Start an intake for each queue; `check` makes sure that the schema fits."""
+        watch = LaneWatch(self._lane, self._queues, ended=self.ended, pace=self._pace)
+        watch.start()
         for claimer in self.claimers():
             intake = Intake(
                 claimer,
                 self._lane,
+                watch=watch,
                 calls=self._calls,
                 slots=self.slots,
                 hooks=self.hooks,

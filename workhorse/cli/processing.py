@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     command(app, "migrate", migrate, shown=("database_url", "schema", "environment"))
     shown = ("concurrency", "processes", "lane", "lease_seconds", "health_port", "build")
     command(app, "worker", worker, shown=shown)
-    command(app, "maintain", maintain, shown=("lane", "metrics"))
+    command(app, "maintain", maintain, shown=("lane", "metrics", "health_port"))
 
 
 def migrate(invocation: Invocation) -> int:
@@ -108,7 +108,10 @@ def maintain(
     maintenance = app.maintenance(measures_to=sys.stderr if once and invocation.json else None)
     if not once:
         _log.info("begins: store %s, lane %s", maintenance.place, app.lane_name)
-        maintenance.run(on_pass=lambda done: _tell(invocation, done))
+        from workhorse.cli.health import answering
+
+        with answering(app, maintenance):
+            maintenance.run(on_pass=lambda done: _tell(invocation, done))
         return exits.OK
     with invocation.renderer.progress("maintaining") as told:
         done = maintenance.run_once(on_step=lambda name, count: told(f"{name} {count:,}"))

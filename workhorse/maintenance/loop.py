@@ -27,6 +27,7 @@ from workhorse.errors import (
     StoreUnavailableError,
     WorkhorseError,
 )
+from workhorse.maintenance.pulse import Health, Pulse
 from workhorse.maintenance.steps import STEPS, Parts, Publish, Step
 from workhorse.ports import Lane
 from workhorse.store import presence
@@ -99,6 +100,7 @@ class Maintenance:
         self._check = check
         self._beats = _Beats(store, build=build, lane=lane_name or type(lane).__name__)
         self._stopped = False
+        self._pulse = Pulse()
         # Not an event: a signal that comes while the main thread holds its lock would wait for that
         # lock for ever. This one's `put` may be called at any moment.
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -120,6 +122,10 @@ class Maintenance:
     def place(self) -> str:
         """Type and place of the store, without credentials."""
         return self._parts.store.description
+
+    def health(self) -> Health:
+        """Return how the loop of `run` or `start` is; from any thread, and at once."""
+        return self._pulse.health(stopping=self._stopped)
 
     def run_once(
         self, within: timedelta = ONE_PASS, *, on_step: Callable[[str, int], None] | None = None
@@ -180,6 +186,7 @@ class Maintenance:
             SchemaMismatchError: The database's schema does not fit.
         """
         self._beats.begin()
+        self._pulse.begin()
         try:
             with self._signals():
                 self._go_on(on_pass)
@@ -194,7 +201,10 @@ class Maintenance:
                 done = self.run_due()
             except StoreUnavailableError as error:
                 _log.warning("the store is away; maintenance waits for it: %s", error)
+                self._pulse.passed(store_answers=False)
             else:
+                away = StoreUnavailableError.__name__ in done.failed.values()
+                self._pulse.passed(store_answers=not away)
                 if on_pass is not None and (done.counts or done.failed):
                     on_pass(done)
                 failing = len(done.failed) == len(self._steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -97,9 +98,16 @@ _HOT: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {"live_unsent"},
     ),
     "top up": ((viewing._ready,), {"queue": "default", "most": 1_000}, {"live_ready"}),
-    "rehint": (
-        (viewing._ready_page,),
-        {"queue": "default", "task": "", "last": _FIRST, "most": 100},
+    "rehint": ((viewing._ready_page, False, 1_000), {"queue": "default"}, {"live_ready"}),
+    "rehint, a further page": (
+        (viewing._ready_page, True, 1_000),
+        {
+            "queue": "default",
+            "task": TASK,
+            "rank": 50,
+            "ready_at": datetime.now(UTC) - timedelta(hours=1),
+            "last": _FIRST,
+        },
         {"live_ready"},
     ),
     "open queues": ((viewing._open_queues,), {}, {"live_ready"}),
@@ -209,6 +217,22 @@ def test_a_hot_statement_uses_its_index(filled: Store, what: str, planned: Any) 
     assert used & indexes, told
 
 
+@pytest.mark.parametrize("planned", [_custom_plan, _generic_plan], ids=["custom", "generic"])
+@pytest.mark.parametrize("what", ["rehint", "rehint, a further page"])
+def test_a_page_of_ready_runs_is_read_off_its_index(filled: Store, what: str, planned: Any) -> None:
+    """And not sorted: of a million ready runs, each page would read all."""
+    form, params, _indexes = _HOT[what]
+    prepared = filled._statements.prepare(*form)
+
+    (limit, scan) = _nodes(planned(filled, prepared.sql, {**prepared.defaults, **params}))
+
+    assert limit["Node Type"] == "Limit"
+    assert scan["Node Type"] in ("Index Scan", "Index Only Scan")
+    assert scan["Index Name"] == "live_ready"
+    if "further" in what:  # it begins where the last page ended
+        assert "ROW(task, rank, ready_at, id) >" in scan["Index Cond"]
+
+
 @pytest.mark.parametrize("form", [(ending._end, True), (settling._give,), (leasing._renew,)])
 def test_what_is_written_under_a_lease_names_no_state(store: Store, form: Any) -> None:
     """It would lure the planner into reading every leased row; the token implies it."""
@@ -287,6 +311,19 @@ _ON_SQLITE: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
         {"farthest_ms": 900_000, "without": "[]"},
         ["SEARCH live USING INDEX live_unsent"],
     ),
+    "rehint": (
+        (viewing._ready_page, False, 1_000),
+        {"queue": "default"},
+        ["SEARCH live USING (COVERING )?INDEX live_ready \\(queue=\\?\\)"],
+    ),
+    "rehint, a further page": (
+        (viewing._ready_page, True, 1_000),
+        {"queue": "default", "task": TASK, "rank": 50, "ready_at": 0, "last": _FIRST},
+        [
+            "SEARCH live USING (COVERING )?INDEX live_ready "
+            "\\(queue=\\? AND \\(task,rank,ready_at,id\\)>"
+        ],
+    ),
     "take": (
         (claiming._take,),
         {**_CLAIM, "chosen": _IDS},
@@ -324,5 +361,7 @@ def test_a_hot_statement_uses_its_index_on_sqlite(sqlite_store: Store, what: str
 
     for pattern in wanted:
         assert any(re.search(pattern, step) for step in plan), plan
+    if what.startswith("rehint"):
+        assert not [step for step in plan if "TEMP B-TREE" in step], plan
     whole = [step for step in plan if re.fullmatch(r"SCAN (live|runs|outcomes|c|n|e|o)", step)]
     assert not whole, plan

@@ -188,7 +188,7 @@ def test_ready_runs_are_counted_up_to_1000(store: Store) -> None:
     assert (count, len(first)) == (1_000, 100)
 
 
-def test_ready_runs_are_paged_in_an_order_of_their_own(store: Store, clock: ManualClock) -> None:
+def test_ready_runs_are_paged_in_the_order_of_their_index(store: Store, clock: ManualClock) -> None:
     a, b = put_many(store, 3, task="a"), put_many(store, 4, task="b")
     put(store, task="a", queue="other")
     scheduled = put(store, task="a", delay_ms=1)
@@ -205,6 +205,26 @@ def test_ready_runs_are_paged_in_an_order_of_their_own(store: Store, clock: Manu
     promoted(store)
     take(store, *a, tasks=["a"])
     assert store.run(ready_page, "default", None, 9).ids == [scheduled, *b]
+
+
+def test_pages_lose_and_double_no_run_whatever_its_priority_and_age(
+    store: Store, clock: ManualClock
+) -> None:
+    ids = []
+    for n in range(24):
+        ids.append(put(store, task="ab"[n % 2], priority=(0, 50, 100)[n % 3]))
+        clock.advance(n % 4)
+    found: list[RunId] = []
+    after = None
+    while True:
+        page = store.run(ready_page, "default", after, 5)
+        found += page.ids
+        after = page.after
+        if after is None:
+            break
+
+    assert len(found) == 24
+    assert set(found) == set(ids)
 
 
 def test_what_sleeps_is_in_no_page(store: Store) -> None:

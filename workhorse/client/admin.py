@@ -231,7 +231,7 @@ class Admin(InspectionCalls, ManyCalls):
 
     def _rehint(self, queue: str, progress: Callable[[Rehinted], object] | None) -> Rehinted:
         done = Rehinted(queue, 0, 0, 0)
-        after: tuple[str, RunId] | None = None
+        after: viewing.ReadyCursor | None = None
         while True:
             page = self._store().read(viewing.ready_page, queue, after, PAGE)
             # Counted on from the pages before: one wakeup for each so many runs of the queue.

@@ -137,15 +137,43 @@ class ReadyPage:
     """A page of a queue's ready runs; `after` is where the next one starts, None at the end."""
 
     ids: list[RunId]
-    after: tuple[str, RunId] | None
+    after: ReadyCursor | None
 
 
-def ready_page(tx: Tx, queue: str, after: tuple[str, RunId] | None, limit: int) -> ReadyPage:
-    """Return the next ready runs of a queue, in an order of their own (task, id)."""
-    task, last = after or ("", RunId("00000000-0000-0000-0000-000000000000"))
-    rows = tx.fetch(_ready_page, queue=queue, task=task, last=last, most=limit)
+@dataclass(frozen=True, slots=True)
+class ReadyCursor:
+    """Where in the index a page ended. Opaque: its instant is the driver's own value."""
+
+    task: str
+    rank: int
+    ready_at: Any
+    last: RunId
+
+
+def ready_page(tx: Tx, queue: str, after: ReadyCursor | None, limit: int) -> ReadyPage:
+    """Return the next ready runs of a queue, in the order of their index.
+
+    Args:
+        limit: How many at most; it stands in the statement, so keep to few different ones.
+    """
+    if after is None:
+        rows = tx.fetch(_ready_page, False, limit, queue=queue)
+    else:
+        rows = tx.fetch(
+            _ready_page,
+            True,
+            limit,
+            queue=queue,
+            task=after.task,
+            rank=after.rank,
+            ready_at=after.ready_at,
+            last=after.last,
+        )
     ids = [RunId(str(row.id)) for row in rows]
-    return ReadyPage(ids, (rows[-1].task, ids[-1]) if len(ids) == limit else None)
+    if len(ids) < limit:
+        return ReadyPage(ids, None)
+    end = rows[-1]
+    return ReadyPage(ids, ReadyCursor(end.task, end.rank, end.ready_at, ids[-1]))
 
 
 def _view(tx: Tx, row: Any) -> RunView:
@@ -257,15 +285,15 @@ def _ready(_d: Dialect) -> Executable:
     )
 
 
-def _ready_page(_d: Dialect) -> Executable:
-    return (
-        select(live.c.id, live.c.task)
-        .where(
-            live.c.queue == bindparam("queue", type_=Text),
-            live.c.state == literal_column("'ready'"),
-            tuple_(live.c.task, live.c.id)
-            > tuple_(bindparam("task", type_=Text), bindparam("last", type_=Id)),
-        )
-        .order_by(live.c.task, live.c.id)
-        .limit(bindparam("most", type_=Number))
+def _ready_page(_d: Dialect, goes_on: bool, limit: int) -> Executable:
+    place = (live.c.task, live.c.rank, live.c.ready_at, live.c.id)
+    statement = select(*place).where(
+        live.c.queue == bindparam("queue", type_=Text),
+        live.c.state == literal_column("'ready'"),
     )
+    if goes_on:
+        names = ("task", "rank", "ready_at", "last")
+        ended = (bindparam(name, type_=col.type) for name, col in zip(names, place, strict=True))
+        statement = statement.where(tuple_(*place) > tuple_(*ended))
+    # The index's own order and a limit that stands there: a page is read and no more.
+    return statement.order_by(*place).limit(literal_column(str(limit)))

@@ -48,6 +48,7 @@ class SettingsArguments(TypedDict, total=False):
     """Settings as arguments; each is a field of `Settings`, and None leaves it to the others."""
 
     database_url: str | None
+    database_secret: str | None
     schema: str | None
     environment: str | None
     pooler: bool | None

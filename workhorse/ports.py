@@ -239,6 +239,63 @@ class EventSourceFactory(Protocol):
         ...
 
 
+class SecretReader(Protocol):
+    """Reads what must not stand in a setting from where it is kept. Safe in threads."""
+
+    def read(self, name: str) -> str:
+        """Return a secret's current text.
+
+        It may block for some seconds, and raise anything; its errors never hold the secret.
+        """
+        ...
+
+
+class SecretReaderFactory(Protocol):
+    """The class that an entry point of `workhorse.secrets` names."""
+
+    @classmethod
+    def open(cls, settings: Settings) -> SecretReader:
+        """Open the reader; nothing is called."""
+        ...
+
+
+class DeadLetters(Protocol):
+    """Where a queue's messages go that were received too often, for one who looks through them.
+
+    Calls block for seconds at most and raise `LaneError` where they fail.
+    """
+
+    name: str
+    """What the broker calls it."""
+
+    def count(self) -> int:
+        """Return about how many messages it holds."""
+        ...
+
+    def receive(self, limit: int) -> Sequence[Message]:
+        """Return up to `limit` messages, or fewer; none where it seems to hold no more.
+
+        They come back by themselves if nothing is done with them.
+        """
+        ...
+
+    def delete(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Delete messages; returns those that were deleted."""
+        ...
+
+    def show_again(self, messages: Sequence[Message]) -> None:
+        """Put messages back, now."""
+        ...
+
+
+def dead_letters_of(lane: Lane) -> Callable[[str], DeadLetters | None] | None:
+    """Return a lane's `dead_letters`, an optional method; None where it has none.
+
+    It takes a queue's name and returns its dead-letter queue, or None where that queue has none.
+    """
+    return getattr(lane, "dead_letters", None)
+
+
 class BellLine(Protocol):
     """One connection that rings and hears bells, one for each queue; of one store.
 

@@ -28,6 +28,9 @@ class Settings(BaseSettings):
 
     database_url: SecretStr = SecretStr("sqlite:///workhorse.sqlite3")
     """`postgresql://user:password@host/db` or `sqlite:///path`."""
+    database_secret: str | None = None
+    """ARN or name of a secret of AWS Secrets Manager, JSON with `username` and `password`, for a
+    PostgreSQL URL without them. It is read again when the database refuses what it held."""
     schema_name: str = Field(default="workhorse", validation_alias="WORKHORSE_SCHEMA")
     """The PostgreSQL schema of the tables; the environment is added behind it."""
     environment: str = ""

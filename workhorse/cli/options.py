@@ -34,6 +34,7 @@ class SettingOption:
 
 SETTINGS: Final = (
     SettingOption("database_url", "URL", "postgresql://user@host/database or sqlite:///path."),
+    SettingOption("database_secret", "ARN", "A secret of AWS with the database's user, password."),
     SettingOption("schema", "NAME", "PostgreSQL schema of the tables."),
     SettingOption("environment", "NAME", "Keeps several systems apart: scopes all names."),
     SettingOption("pooler", "", "The database is behind a pooler in transaction mode."),

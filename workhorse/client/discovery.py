@@ -1,4 +1,4 @@
-"""Lanes are found by name, through the entry-point group `workhorse.lanes`."""
+"""Lanes are found by name, through the entry-point group `workhorse.lanes`; so are secrets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from workhorse.errors import ConfigurationError
-from workhorse.ports import Lane, LaneContext, LaneFactory
+from workhorse.ports import Lane, LaneContext, LaneFactory, SecretReader, SecretReaderFactory
+from workhorse.settings import Settings
 
 GROUP: Final = "workhorse.lanes"
+SECRETS: Final = "workhorse.secrets"
 
 
 def lane_names() -> list[str]:
@@ -31,6 +33,22 @@ def open_lane(name: str, context: LaneContext) -> Lane:
             "offers"
         )
     return lane
+
+
+def open_secrets(name: str, settings: Settings) -> SecretReader:
+    """Load and open what reads secrets of that kind, e.g. `aws`.
+
+    Raises:
+        ConfigurationError: Nothing that is installed does, or not exactly one.
+    """
+    found = {entry.value: entry for entry in entry_points(group=SECRETS, name=name)}
+    if len(found) != 1:
+        raise ConfigurationError(
+            f"{len(found)} installed packages read secrets of {name!r} ({SECRETS!r}); there has "
+            "to be one"
+        )
+    factory: SecretReaderFactory = next(iter(found.values())).load()
+    return factory.open(settings)
 
 
 def _entry(name: str) -> EntryPoint:

@@ -10,10 +10,11 @@ import weakref
 from contextlib import suppress
 from typing import Final
 
-from workhorse.client.discovery import open_lane
+from workhorse.client.discovery import open_lane, open_secrets
 from workhorse.errors import StoreUnavailableError
 from workhorse.ports import Bells, Lane, LaneContext
 from workhorse.settings import Settings
+from workhorse.store.credentials import Credentials
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.migrating import check_schema
 from workhorse.store.notifying import bells_of
@@ -77,6 +78,7 @@ class Resources:
                         clock=self._clock,
                         connections=CONNECTIONS,
                         pooler=self._settings.pooler,
+                        credentials=self._credentials(),
                     )
         return store
 
@@ -144,6 +146,13 @@ class Resources:
                         lane = open_lane(self._settings.lane, context)
                     self._lane = lane
         return lane
+
+    def _credentials(self) -> Credentials | None:
+        name = self._settings.database_secret
+        if name is None:
+            return None
+        secrets = open_secrets("aws", self._settings)
+        return Credentials(lambda: secrets.read(name), f"the secret {name}")
 
     def _bells(self) -> Bells | None:
         listen_url = self._settings.listen_url

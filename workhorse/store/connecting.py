@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import sqlite3
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import psycopg
@@ -18,6 +18,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import QueuePool
 
 from workhorse.errors import ConfigurationError
+from workhorse.store.credentials import Credentials, Login
 
 LOCK_WAIT: Final = "2s"
 # How long a statement may wait for a row's lock, and how long a session may hold locks without
@@ -68,6 +69,8 @@ class Target:
     kind: str
     description: str
     url: URL = field(repr=False)
+    credentials: Credentials | None = field(default=None, repr=False)
+    """Where user and password are, when they are not in the URL."""
 
 
 def parse_url(url: str, setting: str = "database_url") -> Target:
@@ -118,6 +121,25 @@ def parse_url(url: str, setting: str = "database_url") -> Target:
     )
 
 
+def with_credentials(target: Target, credentials: Credentials, setting: str) -> Target:
+    """Return the same database, reached with what a secret holds.
+
+    Raises:
+        ConfigurationError: It is no PostgreSQL, or its URL names a user or password too.
+    """
+    if target.kind != "postgresql":
+        raise ConfigurationError(
+            f"database_secret is for PostgreSQL, and {setting} names {target.description}; leave "
+            "one of them out"
+        )
+    if target.url.username or target.url.password:
+        raise ConfigurationError(
+            f"{setting} holds a user or password, and database_secret names where they are; write "
+            "postgresql://host/database"
+        )
+    return replace(target, credentials=credentials)
+
+
 def open_engine(target: Target, *, connections: int, pooler: bool, bounded: bool = True) -> Engine:
     """Return an engine with at most `connections` connections; none is made yet.
 
@@ -126,10 +148,11 @@ def open_engine(target: Target, *, connections: int, pooler: bool, bounded: bool
     """
     if target.kind == "sqlite":
         return _open_sqlite(target.url, connections)
-    return _open_postgres(target.url, connections, pooler=pooler, bounded=bounded)
+    return _open_postgres(target, connections, pooler=pooler, bounded=bounded)
 
 
-def _open_postgres(url: URL, connections: int, *, pooler: bool, bounded: bool) -> Engine:
+def _open_postgres(target: Target, connections: int, *, pooler: bool, bounded: bool) -> Engine:
+    url, credentials = target.url, target.credentials
     arguments: dict[str, Any] = {**_REACHED, "application_name": "workhorse"}
     if pooler:
         arguments["prepare_threshold"] = None
@@ -149,6 +172,14 @@ def _open_postgres(url: URL, connections: int, *, pooler: bool, bounded: bool) -
         pool_use_lifo=True,
         connect_args=arguments,
     )
+
+    if credentials is not None:
+
+        @event.listens_for(engine, "do_connect")
+        def _log_in(dialect: Any, _record: object, given: Any, named: dict[str, Any]) -> Any:
+            return credentials.connect(
+                lambda login: dialect.connect(*given, **named, **_as_arguments(login))
+            )
 
     @event.listens_for(engine, "connect")
     def _prepare(raw: psycopg.Connection[Any], _record: object) -> None:
@@ -177,7 +208,16 @@ def connect_apart(target: Target) -> psycopg.Connection[Any]:
     dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
     _, arguments = dialect.create_connect_args(target.url)
     arguments |= {**_REACHED, "application_name": "workhorse-listen", "autocommit": True}
-    return psycopg.connect(**arguments)
+    if target.credentials is None:
+        return psycopg.connect(**arguments)
+    connected: psycopg.Connection[Any] = target.credentials.connect(
+        lambda login: psycopg.connect(**{**arguments, **_as_arguments(login)})
+    )
+    return connected
+
+
+def _as_arguments(login: Login) -> dict[str, str]:
+    return {"user": login.user, "password": login.password}
 
 
 def _open_sqlite(url: URL, connections: int) -> Engine:

@@ -34,7 +34,9 @@ from workhorse.store.connecting import (
     abort_connection,
     open_engine,
     parse_url,
+    with_credentials,
 )
+from workhorse.store.credentials import Credentials
 from workhorse.store.dialect import CLOCK, Dialect, PostgresDialect, SqliteDialect
 from workhorse.store.statements import Builder, Statements
 
@@ -157,6 +159,7 @@ class Store:
         clock: ManualClock | None = None,
         connections: int = 3,
         pooler: bool = False,
+        credentials: Credentials | None = None,
     ) -> Store:
         """Return a store; no connection is made yet.
 
@@ -168,12 +171,17 @@ class Store:
             connections: The most connections that are open at once.
             pooler: PostgreSQL is reached through a pooler in transaction mode: no state of a
                 session and no named prepared statements are used.
+            credentials: PostgreSQL: user and password, where the URL names none.
 
         Raises:
-            ConfigurationError: The URL names no database that Workhorse can use.
+            ConfigurationError: The URL names no database that Workhorse can use, or credentials
+                that are given beside it.
         """
+        target = parse_url(url)
+        if credentials is not None:
+            target = with_credentials(target, credentials, "database_url")
         return cls(
-            parse_url(url),
+            target,
             schema=schema,
             environment=environment,
             clock=clock,
@@ -382,6 +390,8 @@ _of_the_parent: list[Engine] = []
 def _leave_to_the_parent() -> None:
     """After a fork: the connections are the parent's, and stay open there and untouched here."""
     for store in list(_stores):
+        if store.target.credentials is not None:
+            store.target.credentials.after_fork()
         if store._engine is not None:
             _of_the_parent.append(store._engine)
         store._begin_without_connections()

@@ -24,7 +24,7 @@ from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.errors import ConfigurationError, StoreUnavailableError
 from workhorse.ports import Announce, Bells
-from workhorse.store.connecting import Target, connect_apart, parse_url
+from workhorse.store.connecting import Target, connect_apart, parse_url, with_credentials
 from workhorse.store.database import Store, Tx, writes_once
 from workhorse.store.enqueueing import enqueue, hints_of
 from workhorse.store.inserting_plain import enqueue_alone
@@ -101,6 +101,9 @@ def bells_of(store: Store, listen_url: str | None) -> Bells | None:
             "listen_url is not the address of a PostgreSQL database; give it that of the database "
             "which database_url reaches, past the pooler, or leave it out"
         )
+    credentials = store.target.credentials
+    if listen_url is not None and credentials is not None and not target.url.username:
+        target = with_credentials(target, credentials, "listen_url")
     return PostgresBells(store, target)
 
 

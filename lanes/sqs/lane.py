@@ -10,9 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
-from lanes.sqs.addresses import Addresses
+from lanes.sqs.addresses import Address, Addresses
 from lanes.sqs.checks import check, probe
 from lanes.sqs.clients import AioCalls, Boto3Calls, Calls, Endpoint, Timing
+from lanes.sqs.dead_letters import SqsDeadLetters, find
 from lanes.sqs.explaining import SqsError, explain, unanswered
 from lanes.sqs.faults import queue_is_gone
 from lanes.sqs.lean import LeanCalls
@@ -157,6 +158,31 @@ class SqsLane:
         """Try whether messages may be deleted and shown again; see `ports.Probe`."""
         return self._findings(self._probe, queue, self._async)
 
+    def dead_letters(self, queue: str) -> SqsDeadLetters | None:
+        """Return a queue's dead-letter queue; None where it has none. See `ports.DeadLetters`.
+
+        Raises:
+            LaneError: SQS did not say.
+            ConfigurationError: The queue's name, or its redrive policy, leads nowhere.
+        """
+        try:
+            found = self._look(self._dead_letters, queue, self._sync)
+        except TimeoutError:
+            raise SqsError(unanswered(queue, self._timing.look_s)) from None
+        if found is None:
+            return None
+        address, url = found
+        over = self._sync
+        return SqsDeadLetters(
+            queue,
+            address,
+            url,
+            calls=over.calls,
+            short=over.short,
+            long=over.long,
+            timing=self._timing,
+        )
+
     def close(self) -> None:
         """Close the receivers, give what is to be settled 2 s, and let go of the connections."""
         with self._lock:
@@ -211,6 +237,9 @@ class SqsLane:
         return await check(
             calls, self._addresses, queue, function_timeout_s=self._function_timeout_s
         )
+
+    async def _dead_letters(self, queue: str) -> tuple[Address, str] | None:
+        return await find(self._sync.calls, self._addresses, queue)
 
     async def _probe(self, queue: str) -> list[Finding]:
         calls = self._async.calls

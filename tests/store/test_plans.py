@@ -320,8 +320,7 @@ _ON_SQLITE: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
         (viewing._ready_page, True, 1_000),
         {"queue": "default", "task": TASK, "rank": 50, "ready_at": 0, "last": _FIRST},
         [
-            "SEARCH live USING (COVERING )?INDEX live_ready "
-            "\\(queue=\\? AND \\(task,rank,ready_at,id\\)>"
+            "INDEX live_ready \\(queue=\\? AND \\(task,rank,ready_at,id\\)>",
         ],
     ),
     "take": (

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from workhorse.cli import (
+    dead_letters,
     demo_command,
     examining,
     exits,
@@ -70,6 +71,7 @@ def build() -> typer.Typer:
     queues.register(app)
     fleet.register(app)
     examining.register(app)
+    dead_letters.register(app)
     demo_command.register(app)
     return app
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from workhorse.client.checks import check_page, check_said, new_request_id
+from workhorse.client.dead_letters import DeadLetterCalls
 from workhorse.client.doctor import Doctor
 from workhorse.client.inspecting import InspectionCalls
 from workhorse.client.many import ManyCalls, check_boundaries
@@ -14,7 +15,7 @@ from workhorse.client.publishing import Publisher
 from workhorse.client.results import Run, RunCalls
 from workhorse.domain.findings import Finding
 from workhorse.domain.hints import Hint
-from workhorse.domain.ids import RunId, parse_run_id
+from workhorse.domain.ids import parse_run_id
 from workhorse.domain.measures import Measures
 from workhorse.domain.names import check_key, check_queue, check_request, check_task
 from workhorse.domain.presence import ProcessView
@@ -42,7 +43,7 @@ class Rehinted:
     not_sent: int
 
 
-class Admin(InspectionCalls, ManyCalls):
+class Admin(InspectionCalls, ManyCalls, DeadLetterCalls):
     """Operators' calls; each act is audited with who (`by`) and why. Safe in threads.
 
     Args:
@@ -69,6 +70,7 @@ class Admin(InspectionCalls, ManyCalls):
         self._publisher = publisher
         self._calls = calls
         self._doctor = doctor
+        self._names = doctor.queue_names
         self._stride = stride
 
     # -- runs ------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Doctor:
         findings = [*self._tasks()]
         store, trouble = self._usable_store()
         findings += trouble
-        names = {*self._queues, *(task.queue for task in self._registry)}
+        names = self._own_queues()
         waiting: list[Runnable] = []
         if store is not None:
             try:
@@ -111,7 +111,19 @@ class Doctor:
             findings += self._without_wakeups(store, lane, waiting, troubled)
         return findings
 
+    def queue_names(self) -> list[str]:
+        """Return the queues that are served, that tasks go to, or that the store knows; sorted.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        found = self._store().read(viewing.list_queues)
+        return sorted(self._own_queues() | {queue.name for queue in found})
+
     # -- parts -----------------------------------------------------------------------------------
+
+    def _own_queues(self) -> set[str]:
+        return {*self._queues, *(task.queue for task in self._registry)}
 
     def _known(self) -> list[str] | None:
         """Return the tasks whose runs count; None for all, where no task is known here."""

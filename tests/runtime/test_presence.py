@@ -18,6 +18,7 @@ from tests.runtime.test_health import get
 from tests.support.eventually import eventually
 from workhorse.domain.presence import Process, ProcessKind
 from workhorse.domain.runs import RunState
+from workhorse.runtime.invocations import Invocations
 from workhorse.runtime.pace import SystemPace
 from workhorse.runtime.worker import Worker
 from workhorse.store.database import ManualClock, Store
@@ -143,6 +144,81 @@ def test_draining_is_no_process_of_its_own(rig: Rig) -> None:
     assert rig.worker(build="9", newest_build_only=True).drain() == 1
 
     assert states(rig) == {}
+
+
+def test_an_end_that_comes_while_the_bell_is_put_back_is_heard(rig: Rig) -> None:
+    worker = rig.worker(beat_ms=600_000)
+    presence = worker._parts.presence
+    worker.start()
+    eventually(lambda: states(rig) == {worker.worker_id: "live"})
+
+    class LateBell(threading.Event):
+        def clear(self) -> None:
+            presence._closing = True
+            self.set()
+            super().clear()
+
+    before, presence._bell = presence._bell, LateBell()
+    before.set()
+
+    eventually(lambda: states(rig) == {})
+
+
+def in_invocations(rig: Rig, *, pace: WatchedPace | None = None, **options: Any) -> Invocations:
+    return Invocations(
+        ["default"],
+        4,
+        store=options.pop("store", rig.store),
+        lane=MemoryLane(),
+        registry=rig.registry,
+        publish=lambda hints: None,
+        min_time_left_ms=1_000,
+        pace=pace,
+        options=replace(rig.options, build="9", **options),
+    )
+
+
+def test_a_function_beats_in_its_invocations(rig: Rig, clock: ManualClock) -> None:
+    rig.task("t")(lambda: None)
+    function = in_invocations(rig)
+
+    assert list(function.serve([], lambda: 60_000.0)) == []
+
+    (seen,) = rig.store.read(list_processes)
+    assert (seen.kind, seen.queues, seen.slots, seen.build) == (
+        ProcessKind.FUNCTION, ("default",), 4, "9",
+    )  # fmt: skip
+    clock.advance(60_000)
+    function.serve([], lambda: 60_000.0)  # by its own clock, that was just now
+    assert states(rig) == {seen.id: "idle"}
+    function.close()
+
+
+def test_a_function_beats_again_once_that_is_due(rig: Rig, clock: ManualClock) -> None:
+    rig.task("t")(lambda: None)
+    pace = WatchedPace()
+    function = in_invocations(rig, pace=pace)
+    for _ in range(2):
+        clock.advance(60_000)
+        pace.shift_ms += 60_000
+        function.serve([], lambda: 60_000.0)
+        assert [each.age_ms for each in rig.store.read(list_processes)] == [0]
+    function.close()
+
+
+def test_an_invocation_is_none_the_worse_for_its_beat(rig: Rig, faulty: FaultyStore) -> None:
+    """With little time left there is none, and one that fails fails nothing else."""
+    rig.task("t")(lambda: None)
+    refused = faulty.faults["beat"] = Refused(PermissionError("denied"), times=2)
+    function = in_invocations(rig, store=faulty)
+
+    assert list(function.serve([], lambda: 1_999.0)) == []
+    assert refused.times == 2
+    assert list(function.serve([], lambda: 60_000.0)) == []
+
+    assert refused.times == 1
+    assert states(rig) == {}
+    function.close()
 
 
 # -- never in the way of runs --------------------------------------------------------------------

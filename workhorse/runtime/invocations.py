@@ -44,6 +44,8 @@ _log = get_logger("function")
 STORE_CALL_MS: Final = 5_000
 """A connection may have died in the freeze without a word: an invocation cannot wait as long for it
 as a worker that lives for days."""
+_BEAT_NEEDS_MS: Final = 2_000
+"""With less time left, an invocation ends without a word to others that it is alive."""
 
 
 class Invocations:
@@ -174,6 +176,8 @@ class Invocations:
             if parts.holdings:
                 # Nothing is held beyond the invocation, whatever its handlers do.
                 self._end(parts, self._options.shutdown.drain_ms / 1000)
+            elif time_left_ms() > _BEAT_NEEDS_MS:
+                parts.presence.beat_if_due()  # last, so that no handler waits for it
             return kept
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ _LOOK_MS: Final = 1_000
 
 
 class Presence:
-    """The beats of one worker, on a thread of its own from `start` to `close`.
+    """The beats of one worker, on a thread of its own from `start` to `close`, or as it calls.
 
     Args:
         process: What the worker says of itself.
@@ -64,7 +64,7 @@ class Presence:
         self._listed = False
         self._loop: Loop | None = None
         self._started_ms = pace.now_ms()
-        self._asked_ms = float("-inf")
+        self._asked_ms = self._due_ms = float("-inf")
         self._rest = Backoff(1_000, process.every_ms)
         self._complained = False
         self._newer: dict[str, str] = {}
@@ -85,6 +85,11 @@ class Presence:
             counters=self._counters,
         )
         self._loop.start()
+
+    def beat_if_due(self) -> None:
+        """Beat in this thread, if that is due: for who has none of its own, and never raises."""
+        if self._pace.now_ms() >= self._due_ms:
+            self._beat()
 
     def may_claim(self, queue: str) -> bool:
         """Say whether the queue is not a newer build's. Asks nobody: the beats know."""
@@ -111,21 +116,25 @@ class Presence:
     # -- the loop --------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        due_ms = float("-inf")
-        while not self._closing:
+        while True:
             rung = self._bell.is_set()
             self._bell.clear()
+            if self._closing:  # looked at behind the clear: what rings from here on is heard
+                break
             if not self._ready():
-                due_ms = self._pace.now_ms() + _LOOK_MS
-            elif rung or self._pace.now_ms() >= due_ms:
-                rest_ms = self._beat()
-                due_ms = self._pace.now_ms() + rest_ms
-            self._pace.pause(self._bell, due_ms - self._pace.now_ms())
+                self._due_ms = self._pace.now_ms() + _LOOK_MS
+            elif rung or self._pace.now_ms() >= self._due_ms:
+                self._beat()
+            self._pace.pause(self._bell, self._due_ms - self._pace.now_ms())
         if self._listed and not self._calls.away:
             with suppress(Exception):  # then it is listed as late, for an hour
                 self._calls.try_once(leave, self._process.key)
 
-    def _beat(self) -> float:
+    def _beat(self) -> None:
+        rest_ms = self._try_to_beat()
+        self._due_ms = self._pace.now_ms() + rest_ms
+
+    def _try_to_beat(self) -> float:
         """Beat once; answer how long to rest."""
         up_ms = round(self._pace.now_ms() - self._started_ms)
         try:

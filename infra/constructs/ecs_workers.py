@@ -50,7 +50,7 @@ class EcsWorkers(Construct):
         drain_seconds: How long runs may go on after a stop signal, at most 115.
         workers: The least and the most tasks.
         backlog_per_worker: How many unfinished claimable or running runs each task should have;
-            twice the concurrency by default, so that each has as many waiting as under way.
+            the concurrency by default, so that all slots are busy.
         oldest_runnable_seconds: How long a run may wait before the service grows at once.
         build: The setting: what the image was built from, which rises with each deployment.
         newest_build_only: The setting.
@@ -110,7 +110,7 @@ class EcsWorkers(Construct):
             here, "oldest_runnable_seconds", oldest_runnable_seconds, 1, 86_400,
             "less is measured by nobody, more is no help",
         )  # fmt: skip
-        backlog = 2 * concurrency if backlog_per_worker is None else backlog_per_worker
+        backlog = concurrency if backlog_per_worker is None else backlog_per_worker
         check_range(here, "backlog_per_worker", backlog, 1, 1_000_000, "it is a number of runs")
         super().__init__(scope, construct_id)
 
@@ -136,7 +136,7 @@ class EcsWorkers(Construct):
             log_retention=log_retention,
             stop_seconds=drain_seconds + _GRACE_S,
             health=ecs.HealthCheck(
-                command=["CMD", "workhorse", "health"],
+                command=["CMD", "python", "-m", "workhorse.probe"],
                 interval=cdk.Duration.seconds(15),
                 timeout=cdk.Duration.seconds(5),
                 retries=3,

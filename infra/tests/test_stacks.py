@@ -152,7 +152,11 @@ def test_containers_can_write_nowhere_and_are_nobodys_root(synthesized: Synthesi
 def test_a_worker_is_asked_for_its_health_and_rolled_back_where_it_has_none(
     synthesized: Synthesized, ecs: Template
 ) -> None:
-    assert worker_container(synthesized)["HealthCheck"]["Command"][0] == "CMD"
+    check = worker_container(synthesized)["HealthCheck"]
+    assert check["Command"] == ["CMD", "python", "-m", "workhorse.probe"]
+    # It asks where the worker answers, and gives up before ECS does.
+    assert variables_of(worker_container(synthesized))["WORKHORSE_HEALTH_PORT"] == "8080"
+    assert check["Timeout"] > 2
     ecs.has_resource_properties(
         "AWS::ECS::Service",
         {
@@ -206,7 +210,7 @@ def test_workers_scale_on_what_maintenance_measures(
         {
             "PolicyType": "TargetTrackingScaling",
             "TargetTrackingScalingPolicyConfiguration": {
-                "TargetValue": 20,
+                "TargetValue": 10,
                 "CustomizedMetricSpecification": {
                     "Namespace": "Workhorse",
                     "MetricName": "BacklogPerWorker",

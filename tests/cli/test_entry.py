@@ -41,6 +41,9 @@ COMMANDS = (
     ("queues", "resume"),
     ("doctor",),
     ("rehint",),
+    ("dlq",),
+    ("dlq", "list"),
+    ("dlq", "drain"),
     ("demo",),
 )
 PROGRAM = """

@@ -18,6 +18,7 @@ from workhorse.errors import (
     StoreUnavailableError,
     WorkhorseError,
 )
+from workhorse.ports import LaneError
 
 _BAD_NEWS: Final = (RunFailedError, RunCancelledError, ResultTimeoutError)
 _DRIVERS: Final = ("sqlalchemy", "sqlite3", "psycopg")
@@ -36,6 +37,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, StoreUnavailableError):
         return exits.STORE_UNAVAILABLE, one_line(error)
     if isinstance(error, _BAD_NEWS):
+        return exits.BAD_NEWS, one_line(error)
+    if isinstance(error, LaneError):
         return exits.BAD_NEWS, one_line(error)
     if isinstance(error, WorkhorseError):
         return exits.BAD_INPUT, one_line(error)

@@ -58,7 +58,7 @@ class Doctor:
         now: Callable[[], datetime],
         stride: int = 1,
         function_timeout_known: bool = False,
-        pause: Callable[[float], object] = time.sleep,
+        pause: Callable[[float], object] | None = None,
     ) -> None:
         self._store = store
         self._lane = lane
@@ -67,7 +67,7 @@ class Doctor:
         self._now = now
         self._stride = stride
         self._function_timeout_known = function_timeout_known
-        self._pause = pause
+        self._pause = pause or time.sleep
 
     def examine(self) -> list[Finding]:
         """Return all findings; what is well too."""

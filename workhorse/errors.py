@@ -116,6 +116,14 @@ class CheckpointConflictError(WorkhorseError):
     """The checkpoint already holds another value or input, which stands."""
 
 
+class DuplicateBoundaryError(WorkhorseError):
+    """Two stages or waits of a handler have one name; the first stands."""
+
+
+class BoundaryNotAwaitedError(WorkhorseError):
+    """An async handler has called its context and never awaited the call, which did nothing."""
+
+
 class WaitConflictError(WorkhorseError):
     """The name already belongs to another kind of wait, or to another target."""
 

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from workhorse.domain.runs import Failure, Reason
 from workhorse.errors import (
     BoundaryLimitExceededError,
+    BoundaryNotAwaitedError,
     CheckpointConflictError,
     ConfigurationError,
+    DuplicateBoundaryError,
     LeaseLostError,
     NonRetryableError,
     StoreUnavailableError,
@@ -507,6 +509,8 @@ def test_the_text_of_an_error_is_its_message(text: str) -> None:
         UnstorableValueError("x"),
         ValueTooLargeError("x", 2, 1),
         CheckpointConflictError("x"),
+        DuplicateBoundaryError("x"),
+        BoundaryNotAwaitedError("x"),
         WaitConflictError("x"),
         WaitLimitExceededError("x"),
         BoundaryLimitExceededError("x"),

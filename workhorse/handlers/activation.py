@@ -5,16 +5,17 @@ Source: docs/design.md, sections 6 and 7.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from workhorse.domain.boundaries import Wait
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import ClaimedRun, Lease
-from workhorse.errors import LeaseLostError, LeaseRequiredError
+from workhorse.errors import BoundaryNotAwaitedError, LeaseLostError, LeaseRequiredError
 from workhorse.handlers.recording import Recorder
 from workhorse.handlers.replay.state import Replay
 from workhorse.handlers.signals import StopSwitch
@@ -55,8 +56,8 @@ class ActivationCore:
     """
 
     __slots__ = (
-        "_claimed", "_now", "_over", "_replay", "_run", "attempt", "cancelled",
-        "is_final_attempt", "lease", "recorder", "stopping",
+        "_claimed", "_now", "_over", "_replay", "_run", "attempt", "cancelled", "flow",
+        "is_final_attempt", "lease", "recorder", "stopping", "thread",
     )  # fmt: skip
 
     lease: Final[Lease]
@@ -81,6 +82,10 @@ class ActivationCore:
         self.stopping = StopSwitch(owner)
         self.cancelled = StopSwitch(owner)
         self.recorder = recorder
+        self.flow: asyncio.Task[Any] | None = None
+        """The task that an async handler runs in; those that it starts are others."""
+        self.thread: int | None = None
+        """The thread that a plain handler is called in."""
         self._claimed = claimed
         self._now = now
         self._replay: Replay | None = None
@@ -153,6 +158,19 @@ class ActivationCore:
     def reached(self) -> list[str]:
         """The names of the boundaries that this activation has asked for, in order."""
         return [] if self._replay is None else self._replay.reached
+
+    @property
+    def unawaited(self) -> bool:
+        """Whether there are calls of the context that nobody has awaited by now."""
+        return self._replay is not None and bool(self._replay.calls.made)
+
+    def forgotten(self, held: Collection[object]) -> BoundaryNotAwaitedError | None:
+        """Return what there is to say of these calls, and close them.
+
+        Args:
+            held: Coroutines of tasks that the handler has started: calls that are not forgotten.
+        """
+        return self.replay.calls.forgotten(held)
 
     def fail_pending(self, error: BaseException) -> None:
         """Let nobody wait any more for what is under way; new boundaries are refused with it."""

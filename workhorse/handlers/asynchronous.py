@@ -5,7 +5,8 @@ Source: docs/design.md, section 7.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
@@ -14,6 +15,8 @@ from workhorse.domain.missing import MISSING
 from workhorse.errors import ChildFailedError
 from workhorse.handlers.replay import checkpoints, choosing, groups, looking, waiting
 from workhorse.handlers.replay.driving import check_callable, check_plain, drive_async
+from workhorse.handlers.replay.flights import Steps
+from workhorse.handlers.replay.state import Replay
 from workhorse.handlers.signals import AsyncStopSignal
 from workhorse.handlers.views import View
 
@@ -27,19 +30,35 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 _NO_PAYLOAD: Final[Any] = MISSING
+_frame: Final = sys._getframe
 
 
 class AsyncContext(View):
     """What an async handler is handed; see `Context`, whose calls these are, for plain ones.
 
-    All calls but the properties are awaited, from any number of tasks of the handler. A cancelled
-    task (`asyncio.wait_for`) ends its own call alone: what was handed to the store is stored.
+    All calls but the properties are awaited, from any number of tasks of the handler. One that is
+    not fails the run with `BoundaryNotAwaitedError`, when the handler returns. A cancelled task
+    (`asyncio.wait_for`) ends its own call alone: what was handed to the store is stored.
 
     A wait raises a `BaseException` that ends the activation, and with it the tasks of the handler:
     what they have not stored runs again.
     """
 
     __slots__ = ()
+
+    def _call(
+        self, replay: Replay, what: str, name: str | None, steps: Steps[R]
+    ) -> Coroutine[Any, Any, R]:
+        """Return a call that is to be awaited; it is noted until it is.
+
+        No method is a coroutine function: once that runs, who has called it is not to be seen.
+        """
+        caller = _frame(2)
+        place = (caller.f_code, caller.f_lasti)
+        calls = replay.calls
+        call = drive_async(calls, steps, name, self._core.flow)
+        calls.made[steps] = (call, what, place)
+        return call
 
     @property
     def stopping(self) -> AsyncStopSignal:
@@ -61,85 +80,111 @@ class AsyncContext(View):
     async def checkpoint(
         self, name: str, operation: Callable[[], R], input: object = MISSING
     ) -> R: ...
-    async def checkpoint(
+    def checkpoint(
         self,
         name: str,
         operation: Callable[[], object],
         input: object = MISSING,  # noqa: A002 - the word for it
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """As `Context.checkpoint`; the operation may be async, a plain one runs on the event loop.
 
         Returns:
             The stored form, decoded: a fresh object at each call, also the first time.
         """
         check_callable(f"checkpoint '{name}'", operation)
-        return await drive_async(checkpoints.checkpoint(self._core.replay, name, operation, input))
+        replay = self._core.replay
+        return self._call(
+            replay, "checkpoint", name, checkpoints.checkpoint(replay, name, operation, input)
+        )
 
-    async def transaction(self, name: str, operation: Callable[[Connection], R]) -> R:
+    def transaction(
+        self, name: str, operation: Callable[[Connection], R]
+    ) -> Coroutine[Any, Any, R]:
         """As `Context.transaction`: a plain function, called in a thread and not on the loop."""
         check_plain(f"transaction '{name}'", operation)
-        return await drive_async(checkpoints.transaction(self._core.replay, name, operation))
+        replay = self._core.replay
+        return self._call(
+            replay, "transaction", name, checkpoints.transaction(replay, name, operation)
+        )
 
-    async def patched(self, name: str) -> bool:
+    def patched(self, name: str) -> Coroutine[Any, Any, bool]:
         """As `Context.patched`."""
-        return await drive_async(checkpoints.patched(self._core.replay, name))
+        replay = self._core.replay
+        return self._call(replay, "patched", None, checkpoints.patched(replay, name))
 
-    async def progress(self, value: object) -> None:
+    def progress(self, value: object) -> Coroutine[Any, Any, None]:
         """As `Context.progress`; it does not wait for the store."""
-        looking.progress(self._core.replay, value)
+        replay = self._core.replay
+        return self._call(replay, "progress", None, looking.say(replay, value))
 
     # -- waits -----------------------------------------------------------------------------------
 
-    async def sleep(
+    def sleep(
         self, name: str, duration: timedelta | None = None, *, duration_ms: int | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """As `Context.sleep`."""
         spec = waits.timer(waiting.one_duration(name, duration, duration_ms))
-        await drive_async(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        return self._call(replay, "sleep", name, waiting.wait(replay, name, spec))
 
-    async def sleep_until(self, name: str, wake_at: datetime) -> None:
+    def sleep_until(self, name: str, wake_at: datetime) -> Coroutine[Any, Any, None]:
         """As `Context.sleep_until`."""
-        await drive_async(waiting.wait(self._core.replay, name, waits.until(wake_at)))
+        replay = self._core.replay
+        return self._call(
+            replay, "sleep_until", name, waiting.wait(replay, name, waits.until(wake_at))
+        )
 
-    async def wait_for_signal(
+    def wait_for_signal(
         self,
         name: str,
-        timeout: timedelta | None = None,  # noqa: ASYNC109 - the store watches it
+        timeout: timedelta | None = None,
         default: object = MISSING,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """As `Context.wait_for_signal`."""
         spec = waits.signal(timeout=timeout, default=default)
-        return await drive_async(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        return self._call(replay, "wait_for_signal", name, waiting.wait(replay, name, spec))
 
-    async def wait_for_human(
+    def wait_for_human(
         self,
         name: str,
         context: object = None,
-        timeout: timedelta | None = None,  # noqa: ASYNC109 - the store watches it
+        timeout: timedelta | None = None,
         default: object = MISSING,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """As `Context.wait_for_human`."""
         spec = waits.human(context, timeout=timeout, default=default)
-        return await drive_async(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        return self._call(replay, "wait_for_human", name, waiting.wait(replay, name, spec))
 
-    async def wait_any(
+    def wait_any(
         self, waits: Mapping[str, waits.WaitFor], *, name: str | None = None
-    ) -> waits.First:
+    ) -> Coroutine[Any, Any, waits.First]:
         """As `Context.wait_any`."""
-        return await drive_async(choosing.wait_any(self._core.replay, waits, name))
+        replay = self._core.replay
+        return self._call(
+            replay,
+            "wait_any",
+            choosing.name_of(waits, name),
+            choosing.wait_any(replay, waits, name),
+        )
 
-    async def token(self, name: str, timeout: timedelta | None = None) -> str:  # noqa: ASYNC109
+    def token(self, name: str, timeout: timedelta | None = None) -> Coroutine[Any, Any, str]:
         """As `Context.token`."""
-        return await drive_async(checkpoints.token(self._core.replay, name, timeout))
+        replay = self._core.replay
+        return self._call(replay, "token", name, checkpoints.token(replay, name, timeout))
 
-    async def wait_for_token(self, name: str, token: str, default: object = MISSING) -> Any:
+    def wait_for_token(
+        self, name: str, token: str, default: object = MISSING
+    ) -> Coroutine[Any, Any, Any]:
         """As `Context.wait_for_token`."""
         spec = waits.token(token, default=default)
-        return await drive_async(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        return self._call(replay, "wait_for_token", name, waiting.wait(replay, name, spec))
 
     # -- children --------------------------------------------------------------------------------
 
-    async def child(
+    def child(
         self,
         name: str,
         task: Task[P, R],
@@ -147,11 +192,11 @@ class AsyncContext(View):
         *,
         on_parent_end: Literal["cancel", "keep"] = "cancel",
         **options: Unpack[RunOptions],
-    ) -> R:
+    ) -> Coroutine[Any, Any, R]:
         """As `Context.child`."""
         spec = waits.child(task, payload, on_parent_end=on_parent_end, **options)
-        result: R = await drive_async(waiting.wait(self._core.replay, name, spec))
-        return result
+        replay = self._core.replay
+        return self._call(replay, "child", name, waiting.wait(replay, name, spec))
 
     @overload
     async def children(
@@ -177,7 +222,7 @@ class AsyncContext(View):
         on_parent_end: Literal["cancel", "keep"] = "cancel",
         **options: Unpack[RunOptions],
     ) -> list[R]: ...
-    async def children(
+    def children(
         self,
         name: str,
         task: Task[Any, Any],
@@ -187,11 +232,15 @@ class AsyncContext(View):
         max_parallel: int | None = None,
         on_parent_end: str = "cancel",
         **options: Unpack[RunOptions],
-    ) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[Any]]:
         """As `Context.children`."""
-        return await drive_async(
+        replay = self._core.replay
+        return self._call(
+            replay,
+            "children",
+            name,
             groups.children(
-                self._core.replay,
+                replay,
                 name,
                 task,
                 payloads,
@@ -199,15 +248,17 @@ class AsyncContext(View):
                 on_failure=on_failure,
                 on_parent_end=on_parent_end,
                 options=options,
-            )
+            ),
         )
 
     # -- looking ---------------------------------------------------------------------------------
 
-    async def get_checkpoint(self, name: str) -> Any:
+    def get_checkpoint(self, name: str) -> Coroutine[Any, Any, Any]:
         """As `Context.get_checkpoint`; awaited, since a large value is read when asked for."""
-        return await drive_async(looking.get_checkpoint(self._core.replay, name))
+        replay = self._core.replay
+        return self._call(replay, "get_checkpoint", None, looking.get_checkpoint(replay, name))
 
-    async def get_wait(self, name: str) -> Any:
+    def get_wait(self, name: str) -> Coroutine[Any, Any, Any]:
         """As `Context.get_wait`; awaited, since a large value is read when asked for."""
-        return await drive_async(looking.get_wait(self._core.replay, name))
+        replay = self._core.replay
+        return self._call(replay, "get_wait", None, looking.get_wait(replay, name))

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from workhorse.domain.runs import Failure, Reason
 from workhorse.errors import (
     BoundaryLimitExceededError,
+    BoundaryNotAwaitedError,
     CheckpointConflictError,
     ChildFailedError,
+    DuplicateBoundaryError,
     LeaseLostError,
     NonRetryableError,
     TokenNotFoundError,
@@ -40,6 +42,8 @@ _NOT_RETRYABLE: Final = (
     UnstorableValueError,
     ValueTooLargeError,
     CheckpointConflictError,
+    DuplicateBoundaryError,
+    BoundaryNotAwaitedError,
     WaitConflictError,
     WaitLimitExceededError,
     BoundaryLimitExceededError,
@@ -75,10 +79,10 @@ def reason_for(task: Task[Any, Any] | None, error: BaseException) -> Reason:
     """Return whether an attempt that ended with this error may be followed by another.
 
     `Reason.NOT_RETRYABLE` for `NonRetryableError`, for the classes that the task names, for values
-    that cannot be stored or are too large, for conflicts and limits of boundaries, for tokens that
-    do not exist, for time-outs of waits and failed children, and for transactions that their
-    operation ended, also when one of them stands in an exception group (a TaskGroup wraps what its
-    tasks raise). Else `Reason.ERROR`.
+    that cannot be stored or are too large, for conflicts and limits of boundaries, for calls that
+    were never awaited, for tokens that do not exist, for time-outs of waits and failed children,
+    and for transactions that their operation ended, also when one of them stands in an exception
+    group (a TaskGroup wraps what its tasks raise). Else `Reason.ERROR`.
     """
     final = _NOT_RETRYABLE if task is None else (*_NOT_RETRYABLE, *task.not_retryable)
     if any(isinstance(part, final) for part in _parts(error)):

@@ -5,8 +5,10 @@ Source: docs/design.md, section 7.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from workhorse import waits
@@ -14,6 +16,8 @@ from workhorse.domain.missing import MISSING
 from workhorse.errors import ChildFailedError
 from workhorse.handlers.replay import checkpoints, choosing, groups, looking, waiting
 from workhorse.handlers.replay.driving import check_plain, drive
+from workhorse.handlers.replay.flights import Steps
+from workhorse.handlers.replay.state import Replay
 from workhorse.handlers.signals import StopSignal
 from workhorse.handlers.views import View
 
@@ -27,6 +31,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 _NO_PAYLOAD: Final[Any] = MISSING
+_frame: Final = sys._getframe
 
 
 class Context(View):
@@ -39,6 +44,7 @@ class Context(View):
     Each of them raises, besides what it says itself:
         InvalidNameError: The name is not of the allowed form.
         LeaseLostError: The lease ran out or was taken; nothing was stored.
+        DuplicateBoundaryError: The handler has asked for the name at another place. The run fails.
         Stopped: The activation is told to end (`stopping`, `cancelled`), and the call would begin
             something new; no `Exception`, so that `except Exception` lets it pass.
         BoundaryLimitExceededError: The run has 10,000 boundaries, or 64 MiB in them. It fails.
@@ -46,6 +52,19 @@ class Context(View):
     """
 
     __slots__ = ()
+
+    def _drive(self, replay: Replay, name: str | None, steps: Steps[R]) -> R:
+        """Carry out a call. Where the handler itself makes it, that is noted."""
+        if type(name) is str and get_ident() == self._core.thread:
+            caller = _frame(2)
+            place = (caller.f_code, caller.f_lasti)
+            asked = replay.calls.asked
+            if name in asked and replay.calls.is_stored(name):
+                value = drive(steps)
+                replay.calls.answered_again(name, place)
+                return value
+            asked[name] = place
+        return drive(steps)
 
     @property
     def stopping(self) -> StopSignal:
@@ -91,7 +110,8 @@ class Context(View):
         Source: docs/design.md, section 7
         """
         check_plain(f"checkpoint '{name}'", operation)
-        value: R = drive(checkpoints.checkpoint(self._core.replay, name, operation, input))
+        replay = self._core.replay
+        value: R = self._drive(replay, name, checkpoints.checkpoint(replay, name, operation, input))
         return value
 
     def transaction(self, name: str, operation: Callable[[Connection], R]) -> R:
@@ -118,7 +138,8 @@ class Context(View):
         Source: docs/design.md, section 7
         """
         check_plain(f"transaction '{name}'", operation)
-        value: R = drive(checkpoints.transaction(self._core.replay, name, operation))
+        replay = self._core.replay
+        value: R = self._drive(replay, name, checkpoints.transaction(replay, name, operation))
         return value
 
     def patched(self, name: str) -> bool:
@@ -130,7 +151,8 @@ class Context(View):
         Raises:
             CheckpointConflictError: The name belongs to something else. The run fails.
         """
-        return drive(checkpoints.patched(self._core.replay, name))
+        replay = self._core.replay
+        return self._drive(replay, None, checkpoints.patched(replay, name))
 
     def progress(self, value: object) -> None:
         """Say how far the run is: a JSON value of 64 KiB at most. The latest stands.
@@ -163,7 +185,8 @@ class Context(View):
             WaitLimitExceededError: The run has 1,000 open waits. It fails.
         """
         spec = waits.timer(waiting.one_duration(name, duration, duration_ms))
-        drive(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        self._drive(replay, name, waiting.wait(replay, name, spec))
 
     def sleep_until(self, name: str, wake_at: datetime) -> None:
         """Give the lease up until an instant; what is past returns at once.
@@ -177,7 +200,8 @@ class Context(View):
             WaitConflictError: The name belongs to something else or another instant. The run fails.
             WaitLimitExceededError: The run has 1,000 open waits. It fails.
         """
-        drive(waiting.wait(self._core.replay, name, waits.until(wake_at)))
+        replay = self._core.replay
+        self._drive(replay, name, waiting.wait(replay, name, waits.until(wake_at)))
 
     def wait_for_signal(
         self, name: str, timeout: timedelta | None = None, default: object = MISSING
@@ -198,7 +222,8 @@ class Context(View):
             WaitLimitExceededError: The run has 1,000 open waits. It fails.
         """
         spec = waits.signal(timeout=timeout, default=default)
-        return drive(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        return self._drive(replay, name, waiting.wait(replay, name, spec))
 
     def wait_for_human(
         self,
@@ -219,7 +244,8 @@ class Context(View):
             UnstorableValueError, ValueTooLargeError: The context cannot be stored. The run fails.
         """
         spec = waits.human(context, timeout=timeout, default=default)
-        return drive(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        return self._drive(replay, name, waiting.wait(replay, name, spec))
 
     def wait_any(
         self, waits: Mapping[str, waits.WaitFor], *, name: str | None = None
@@ -243,7 +269,10 @@ class Context(View):
                 other waits. The run fails.
             WaitLimitExceededError: The run has 1,000 open waits. It fails.
         """
-        return drive(choosing.wait_any(self._core.replay, waits, name))
+        replay = self._core.replay
+        return self._drive(
+            replay, choosing.name_of(waits, name), choosing.wait_any(replay, waits, name)
+        )
 
     def token(self, name: str, timeout: timedelta | None = None) -> str:
         """Make an unguessable reference once, which completes waits from outside.
@@ -258,7 +287,8 @@ class Context(View):
             InvalidInstantError: The time-out is negative or too long.
             WaitConflictError: The name belongs to something else. The run fails.
         """
-        return drive(checkpoints.token(self._core.replay, name, timeout))
+        replay = self._core.replay
+        return self._drive(replay, name, checkpoints.token(replay, name, timeout))
 
     def wait_for_token(self, name: str, token: str, default: object = MISSING) -> Any:
         """Return what completes a token; many runs can wait for the same one.
@@ -274,7 +304,8 @@ class Context(View):
             WaitLimitExceededError: The run has 1,000 open waits. It fails.
         """
         spec = waits.token(token, default=default)
-        return drive(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        return self._drive(replay, name, waiting.wait(replay, name, spec))
 
     # -- children --------------------------------------------------------------------------------
 
@@ -306,7 +337,8 @@ class Context(View):
             UnstorableValueError, ValueTooLargeError: As `task.enqueue`. The run fails.
         """
         spec = waits.child(task, payload, on_parent_end=on_parent_end, **options)
-        result: R = drive(waiting.wait(self._core.replay, name, spec))
+        replay = self._core.replay
+        result: R = self._drive(replay, name, waiting.wait(replay, name, spec))
         return result
 
     @overload
@@ -364,9 +396,12 @@ class Context(View):
             WaitLimitExceededError: The run has 1,000 open waits; `max_parallel` helps. It fails.
             ConfigurationError: An option cannot work.
         """
-        return drive(
+        replay = self._core.replay
+        return self._drive(
+            replay,
+            name,
             groups.children(
-                self._core.replay,
+                replay,
                 name,
                 task,
                 payloads,
@@ -374,7 +409,7 @@ class Context(View):
                 on_failure=on_failure,
                 on_parent_end=on_parent_end,
                 options=options,
-            )
+            ),
         )
 
     # -- looking ---------------------------------------------------------------------------------
@@ -384,7 +419,8 @@ class Context(View):
 
         `MISSING` is false, and null is a value.
         """
-        return drive(looking.get_checkpoint(self._core.replay, name))
+        replay = self._core.replay
+        return self._drive(replay, None, looking.get_checkpoint(replay, name))
 
     def get_wait(self, name: str) -> Any:
         """Return what has come for a wait, `MISSING` where nothing has; begin nothing.
@@ -393,4 +429,5 @@ class Context(View):
         child's result as plain JSON. What comes while the handler runs is seen by its next
         activation: do not branch on it what must replay.
         """
-        return drive(looking.get_wait(self._core.replay, name))
+        replay = self._core.replay
+        return self._drive(replay, None, looking.get_wait(replay, name))

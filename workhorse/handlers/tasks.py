@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -286,6 +287,7 @@ class Task(Generic[P, R]):
             NonRetryableError: The handler returned an awaitable, which nobody would wait for.
         """
         context = Context(core)
+        core.thread = threading.get_ident()
         before = current.set(context)
         try:
             returned = self._call(context, payload)

@@ -199,7 +199,7 @@ class HandlerLoop:
             variables = activation.variables
             variables.run(running.set, activation)
             # Not by the loop's `create_task`: here is no handler whose task it could be.
-            activation.main = asyncio.Task(
+            activation.main = activation.core.flow = asyncio.Task(
                 self._activate(activation),
                 loop=loop,
                 name=f"run {activation.claimed.id}",
@@ -233,6 +233,7 @@ class HandlerLoop:
                     await self.wait_for_children(activation)
         finally:
             activation.core.end()
+            verdicts.forgotten(activation)  # a branch that a suspension has left out is no mistake
             if outcome is not None and activation.conclude(outcome, self._pace.now_ms()):
                 self._ended.append(activation)
             self._note_returned(activation)

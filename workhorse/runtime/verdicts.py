@@ -8,12 +8,14 @@ Source: docs/design.md, sections 2 and 6.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final, assert_never
 
 from workhorse.domain.outcomes import Failed, HandedBack, Outcome, Succeeded
 from workhorse.domain.outcomes import Suspended as SuspendedAt
 from workhorse.domain.runs import Failure, Reason
 from workhorse.domain.transitions import LEASE_EXPIRED
+from workhorse.errors import BoundaryNotAwaitedError
 from workhorse.handlers.failures import ENDS, STOPS, describe, reason_for, tells_of
 from workhorse.handlers.signals import StopReason
 from workhorse.runtime.activation import Activation
@@ -32,6 +34,9 @@ def of_value(activation: Activation, value: object) -> Outcome:
         if decided is not None:
             activation.swallowed = isinstance(decided, SuspendedAt)
             return decided
+    unawaited = forgotten(activation)
+    if unawaited is not None:
+        return Failed(describe(unawaited), reason_for(activation.task, unawaited))
     try:
         result = activation.task.encode_result(value)
         return Succeeded(result) if result != "null" else _SUCCEEDED
@@ -44,6 +49,12 @@ def of_error(activation: Activation, error: BaseException) -> Outcome:
     told = of_told(activation, error)
     if told is not None:
         return told
+    unawaited = forgotten(activation)
+    if unawaited is not None:
+        # Often the reason for it: a coroutine stands where the stage's value should be. The error
+        # itself stands, for a call may also wait to be awaited where another has failed.
+        with contextlib.suppress(Exception):
+            error.add_note(str(unawaited))
     return Failed(describe(error), reason_for(activation.task, error))
 
 
@@ -109,6 +120,16 @@ def of_limit(limit: Reason) -> Outcome:
     """Return the outcome of a handler whose time ran out."""
     failure = DEADLINE_PASSED if limit is Reason.DEADLINE else TIMED_OUT
     return Failed(failure, limit)
+
+
+def forgotten(activation: Activation) -> BoundaryNotAwaitedError | None:
+    """Return what there is to say of calls that an async handler has made and never awaited.
+
+    They are closed, so that Python does not say it a second time.
+    """
+    if not activation.core.unawaited:
+        return None
+    return activation.core.forgotten([task.get_coro() for task in activation.children or ()])
 
 
 def _uprooted_by(activation: Activation, stop: StopReason) -> bool:

@@ -74,6 +74,13 @@ def wait_any(replay: Replay, waits: Mapping[str, WaitFor], name: str | None) -> 
     return (yield from wait_any(replay, waits, name))
 
 
+def name_of(waits: Mapping[str, WaitFor], name: str | None) -> str | None:
+    """Return the name of a choice among waits; None where it cannot have one."""
+    if name is not None or not hasattr(waits, "keys") or not waits:
+        return name
+    return f"any:{min(map(str, waits))}"
+
+
 def _decided(
     replay: Replay, waits: Mapping[str, WaitFor], stored: Boundary, names: list[str]
 ) -> Steps[First]:

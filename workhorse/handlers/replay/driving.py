@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
+import sys
+from asyncio import Task
 from collections.abc import Awaitable
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 from workhorse.errors import ConfigurationError
+from workhorse.handlers.replay.calls import Calls
 from workhorse.handlers.replay.flights import Invoke, Steps, within
 from workhorse.handlers.signals import Suspended
 
 T = TypeVar("T")
+
+if sys.version_info >= (3, 12):
+    _running_on = asyncio.current_task
+else:  # where that is written in Python, and asks the system twice whether the process has forked
+    _running_on = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]
 
 
 def drive(steps: Steps[T]) -> T:
@@ -31,8 +40,22 @@ def drive(steps: Steps[T]) -> T:
         return cast("T", end.value)
 
 
-async def drive_async(steps: Steps[T]) -> T:
-    """Carry out a call of an async handler, as a part of the running task."""
+async def drive_async(calls: Calls, steps: Steps[T], name: str | None, flow: Task[Any] | None) -> T:
+    """Carry out a call of an async handler, as a part of the running task.
+
+    Args:
+        calls: Where the call was noted.
+        steps: What it does.
+        name: Of the boundary that it asks for, None for a call that is none.
+        flow: The task that the handler itself runs in.
+    """
+    place = calls.made.pop(steps)[2]
+    if type(name) is str and flow is not None and _running_on(flow.get_loop()) is flow:
+        again = name in calls.asked and calls.is_stored(name)
+        if not again:
+            calls.asked[name] = place
+    else:
+        again = False
     try:
         ask = next(steps)
         while True:
@@ -46,6 +69,8 @@ async def drive_async(steps: Steps[T]) -> T:
             else:
                 ask = steps.send(given)
     except StopIteration as end:
+        if again:
+            calls.answered_again(cast("str", name), place)
         return cast("T", end.value)
     except Suspended as suspended:
         if suspended.quiet is not None:  # other tasks of the handler are at work

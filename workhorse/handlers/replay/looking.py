@@ -43,6 +43,12 @@ def get_wait(replay: Replay, name: str) -> Steps[Any]:
     return MISSING
 
 
+def say(replay: Replay, value: object) -> Steps[None]:
+    """As `progress`, for a call that is awaited."""
+    progress(replay, value)
+    yield from ()
+
+
 def progress(replay: Replay, value: object) -> None:
     """Replace what the run says of its progress; nobody waits for the store.
 

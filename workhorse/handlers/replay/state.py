@@ -31,6 +31,7 @@ from workhorse.errors import (
     WaitConflictError,
 )
 from workhorse.handlers.recording import Pending, Recorder
+from workhorse.handlers.replay.calls import Calls
 from workhorse.handlers.replay.flights import Flight, Steps, within
 from workhorse.handlers.replay.gate import Gate
 from workhorse.handlers.replay.limits import Limits
@@ -62,8 +63,8 @@ class Replay:
     __slots__ = (
         "_ended_in", "_ending", "_flights", "_loaded", "_lock", "_loop", "_parked",
         "_patience", "_quiet",
-        "_reached", "_seq", "_timers", "_waits", "boundaries", "deliveries", "gate", "lease",
-        "limits", "new_boundaries", "now", "owner", "session",
+        "_reached", "_seq", "_timers", "_waits", "boundaries", "calls", "deliveries", "gate",
+        "lease", "limits", "new_boundaries", "now", "owner", "session",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +84,8 @@ class Replay:
         self.now: Final = now
         self.boundaries: Final = {each.name: each for each in history.boundaries}
         """What the run has passed, by name; it grows."""
+        self.calls: Final = Calls(self.owner, claimed.task, self.boundaries)
+        """What the handler calls."""
         self.deliveries: Final = {(each.kind, each.name): each for each in history.deliveries}
         """What came from outside until the claim, by kind and name."""
         self.new_boundaries = 0
@@ -215,7 +218,7 @@ class Replay:
             Suspended: It has come to a wait.
         """
         self.gate.check_open()
-        if self._waits and (self._ending or _running_task() in self._ended_in):
+        if self._waits and (self._ending or running_task() in self._ended_in):
             raise self._suspended()
 
     # -- writing ---------------------------------------------------------------------------------
@@ -382,7 +385,7 @@ class Replay:
     def suspend(self, waits: Sequence[Wait]) -> NoReturn:
         """End the activation at these waits, together with those that it has come to before."""
         self.gate.check_open()
-        task = _running_task()
+        task = running_task()
         with self._lock:
             if task in self._ended_in:
                 raise self._suspended()  # what cleans up behind a wait starts no other
@@ -448,7 +451,8 @@ class Replay:
         return Suspended(message, quiet=self._quiet)
 
 
-def _running_task() -> asyncio.Task[Any] | None:
+def running_task() -> asyncio.Task[Any] | None:
+    """Return the asyncio task that this code is a part of, if any."""
     try:
         return asyncio.current_task()
     except RuntimeError:  # no event loop runs here: a plain handler

@@ -11,6 +11,8 @@ SHELL := /bin/sh
 ARGS ?=
 # Many tests wait for a broker's clock: a few processes side by side take a third of the time.
 WORKERS ?= 3
+# What `make emulators` runs against: all, or names with commas between.
+EMULATORS ?= all
 python := .venv/bin/python
 
 .PHONY: help
@@ -28,6 +30,12 @@ demo: setup ## watch a small fleet at work on embedded parts; under a minute
 .PHONY: test
 test: setup ## run all tests on SQLite and a throw-away PostgreSQL
 	@exec $(python) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+.PHONY: emulators
+emulators: setup ## run the tests of SQS against LocalStack, MiniStack, fauxqs and moto
+	$(python) tools/emulators.py install localstack ministack fauxqs
+	WORKHORSE_TEST_EMULATORS=$(EMULATORS) exec $(python) -m pytest -n $(WORKERS) \
+	  --dist loadgroup -m emulators $(ARGS)
 
 .PHONY: check
 check: lint types imports test ## what a change has to pass

@@ -14,7 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.support import emulators
+from tests.support import emulator_differences, emulators
 from tests.support.databases import Databases, UnfitDatabaseError, check_fit
 from tests.support.folders import quick_root
 from tests.support.guardian import guardian
@@ -35,6 +35,7 @@ OFF = "off"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take out of the environment what would lead the tests to somebody's real systems."""
+    config.addinivalue_line("markers", "emulators: it runs against emulators of AWS")
     for name in list(os.environ):
         settings = name.startswith("WORKHORSE_") and name not in (NAMED, CHOICE, emulators.CHOICE)
         if settings or name.startswith(("AWS_", "ECS_", "PG")):
@@ -47,6 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that run against emulators, and those that are known to differ there."""
+    emulators.mark(items)
+    emulator_differences.expect(items)
 
 
 def pytest_report_header() -> list[str]:
@@ -68,13 +75,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count what was left out, by its reason."""
     if report.skipped and isinstance(report.longrepr, tuple):
         _left_out[report.longrepr[2].removeprefix("Skipped: ")] += 1
+    if report.when == "setup" and emulators.MARKER in report.keywords:
+        _left_out.update({emulators.LEFT_OUT: emulators.others_left_out(report.nodeid)})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was left out and how to get it."""
-    if _left_out:
+    if +_left_out:
         terminalreporter.section("left out")
-        for reason, count in sorted(_left_out.items()):
+        for reason, count in sorted((+_left_out).items()):
             terminalreporter.line(f"{count} test{'s' * (count > 1)}: {reason}")
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.sqs import SqsEndpoint, moto_server
+from tests.support.emulators import chosen, sqs_endpoint
+from tests.support.sqs import SqsEndpoint
 
 
-@pytest.fixture(scope="session")
-def endpoint() -> Iterator[SqsEndpoint]:
-    """An SQS endpoint of its own process."""
-    with moto_server() as server:
-        yield server
+@pytest.fixture(scope="session", params=chosen())
+def endpoint(request: pytest.FixtureRequest) -> Iterator[SqsEndpoint]:
+    """Each emulator that was chosen, moto's server alone by default."""
+    with sqs_endpoint(request.param) as endpoint:
+        yield endpoint

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lanes.sqs import SqsLane, Timing
-from tests.support.sqs import REGION, SqsEndpoint, moto_server
+from tests.support.emulators import chosen, sqs_endpoint
+from tests.support.sqs import REGION, SqsEndpoint
 from tests.support.sqs_proxy import SqsProxy
 from workhorse.ports import LaneContext
 from workhorse.settings import load_settings
@@ -18,10 +19,10 @@ from workhorse.telemetry import Counters
 OpenLane = Callable[..., SqsLane]
 
 
-@pytest.fixture(scope="session")
-def endpoint() -> Iterator[SqsEndpoint]:
-    """moto's server, which the session's tests share."""
-    with moto_server() as endpoint:
+@pytest.fixture(scope="session", params=chosen())
+def endpoint(request: pytest.FixtureRequest) -> Iterator[SqsEndpoint]:
+    """Each emulator that was chosen, moto's server alone by default; tests share it."""
+    with sqs_endpoint(request.param) as endpoint:
         yield endpoint
 
 

@@ -11,13 +11,14 @@ names it: `make test` installs nothing.
 from __future__ import annotations
 
 import http.client
+import inspect
 import os
 import shutil
 import socket
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +30,14 @@ from tests.support.eventually import eventually
 from tests.support.folders import quick_root
 from tests.support.guardian import guardian
 from tests.support.processes import RunningProcess
+from tests.support.sqs import SqsEndpoint, moto_command
 from tools import emulators
 
 CHOICE: Final = "WORKHORSE_TEST_EMULATORS"
 MOTO: Final = "moto"
 INSTALLED: Final = emulators.NAMES
-LEFT_OUT: Final = (
-    f"emulators beside moto are left out; `make emulators` runs their tests ({CHOICE})"
-)
+MARKER: Final = "emulators"
+LEFT_OUT: Final = f"emulators beside moto are left out; run them with `make emulators` ({CHOICE})"
 _READY_WITHIN_S: Final = 120.0
 _TRIES: Final = 3
 
@@ -80,6 +81,36 @@ def need(name: str) -> None:
         emulators.install(name)
 
 
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Mark the tests that run against emulators: some fixture, or they themselves, ask for one."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            fixtures = item._fixtureinfo.name2fixturedefs.values()
+            asking = [item.function, *(each.func for made in fixtures for each in made)]
+            if any(_asks(function) for function in asking):
+                item.add_marker(MARKER)
+                item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Function) -> str:
+    """Return what one process runs of it: a class or module, with an emulator started once."""
+    place = item.nodeid.partition("[")[0].rpartition("::")[0]
+    named = item.callspec.params.get("endpoint", "") if hasattr(item, "callspec") else item.name
+    return f"{place}-{named}"
+
+
+def _asks(function: Callable[..., object]) -> bool:
+    inner = inspect.unwrap(function)
+    code, names = getattr(inner, "__code__", None), getattr(inner, "__globals__", {})
+    ours = [name for name, value in names.items() if value in (emulator, sqs_endpoint)]
+    return code is not None and any(name in code.co_names for name in ours)
+
+
+def others_left_out(test: str) -> int:
+    """Return how many runs of a test are left out since moto alone was chosen."""
+    return len(INSTALLED) if chosen() == (MOTO,) and MOTO in test else 0
+
+
 @contextmanager
 def emulator(
     name: str,
@@ -120,6 +151,17 @@ def our_packages() -> list[Path]:
     return [emulators.ROOT, *(Path(entry) for entry in sys.path if entry.endswith("site-packages"))]
 
 
+@contextmanager
+def sqs_endpoint(name: str) -> Iterator[SqsEndpoint]:
+    """Run an emulator for the time of the context, and return its SQS with a client of ours."""
+    with emulator(name) as it:
+        endpoint = SqsEndpoint(it.url)
+        try:
+            yield endpoint
+        finally:
+            endpoint.close()
+
+
 @dataclass(frozen=True)
 class _Started:
     url: str
@@ -135,8 +177,6 @@ def _start(
     python_path: Sequence[str | Path],
 ) -> tuple[RunningProcess, _Started]:
     if name == MOTO:
-        from tests.support.sqs import moto_command
-
         process = RunningProcess(moto_command(), env=env, cwd=folder)
         port = int(process.wait_for(r"^port (\d+)$", within=_READY_WITHIN_S)[1])
         return process, _Started(f"http://127.0.0.1:{port}", "/moto-api/", "123456789012")

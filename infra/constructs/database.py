@@ -93,8 +93,10 @@ class Database(Construct):
         capacity: Aurora: the least and the most capacity units.
         instance_type: RDS: the size.
         multi_az: A reader (Aurora) or standby (RDS) in another zone, for fail-over.
-        proxy: Whether processes go through RDS Proxy: worth it where many functions of Lambda
-            would each hold connections of their own.
+        proxy: Whether processes go through RDS Proxy. It queues connections beyond what the
+            database takes, and hides a fail-over; it does not save any, since it pins a session
+            whose transactions say how long they wait, which Workhorse's do. Bounding how many
+            invocations there are (`max_concurrency`) does the same for less.
         name: The database's name.
         encryption_key: A key of yours for storage; AWS's own by default.
         secret_key: The same for the secret.
@@ -218,8 +220,6 @@ class Database(Construct):
                 vpc=network.vpc,
                 vpc_subnets=network.selection,
                 require_tls=True,
-                # A pinned session would keep its connection; the store needs no state of a session.
-                session_pinning_filters=[rds.SessionPinningFilter.EXCLUDE_VARIABLE_SETS],
             )
             address = self.proxy.endpoint
             self.connections = self.proxy.connections

@@ -28,7 +28,7 @@ MODULE = "on_lambda"
 
 
 class LambdaStack(cdk.Stack):
-    """A whole deployment on Lambda: queue, Aurora behind RDS Proxy, three functions, alarms.
+    """A whole deployment on Lambda: queue, Aurora, three functions, alarms.
 
     What is not given becomes a parameter of the stack.
 
@@ -39,6 +39,7 @@ class LambdaStack(cdk.Stack):
         code: A package with Workhorse, and `module`.
         module: With the functions `handler`, `maintain` and `produce`.
         timeout_seconds: The worker's time-out; the queue's visibility is six times as long.
+        proxy: Whether the functions go through RDS Proxy, see `Database`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class LambdaStack(cdk.Stack):
         code: lambda_.Code | None = None,
         module: str = MODULE,
         timeout_seconds: int = 60,
+        proxy: bool = False,
         **stack: Any,
     ) -> None:
         super().__init__(
@@ -63,7 +65,7 @@ class LambdaStack(cdk.Stack):
         network = network or network_of_parameters(self)
         code = code or self._code_of_parameters()
 
-        database = Database(self, "Database", network=network, proxy=True)
+        database = Database(self, "Database", network=network, proxy=proxy)
         wakeups = WakeupQueue(
             self,
             "Queue",

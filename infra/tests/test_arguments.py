@@ -320,6 +320,19 @@ def test_an_instance_of_rds_is_as_safe_as_a_cluster(stack: cdk.Stack) -> None:
     )
 
 
+def test_a_proxy_is_what_processes_reach_and_a_pooler(stack: cdk.Stack) -> None:
+    made = database(stack, proxy=True)
+    template = Template.from_stack(stack)
+    template.has_resource_properties("AWS::RDS::DBProxy", {"RequireTLS": True})
+    (proxy,) = template.find_resources("AWS::RDS::DBProxy")
+    (cluster,) = template.find_resources("AWS::RDS::DBCluster")
+    assert made.variables()["WORKHORSE_POOLER"] == "true"
+    url = stack.resolve(made.url)["Fn::Join"][1]
+    assert {"Fn::GetAtt": [proxy, "Endpoint"]} in url
+    assert cluster not in str(url)
+    assert "sslmode=require" in str(url)
+
+
 def test_a_function_outside_of_a_network_asks_for_no_rights_to_one(stack: cdk.Stack) -> None:
     WorkhorseFunction(
         stack, "Fn", system=a_system(stack), code=CODE, handler="index.h", network=None

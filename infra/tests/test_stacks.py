@@ -349,20 +349,6 @@ def test_the_database_is_encrypted_kept_and_reached_from_inside_alone(
         assert "SourceSecurityGroupId" in rule["Properties"]
 
 
-def test_functions_reach_the_database_through_a_proxy(
-    synthesized: Synthesized, on_lambda: Template
-) -> None:
-    on_lambda.has_resource_properties("AWS::RDS::DBProxy", {"RequireTLS": True})
-    proxy = only_id(synthesized.of_type(LAMBDA, "AWS::RDS::DBProxy"))
-    for function in synthesized.of_type(LAMBDA, "AWS::Lambda::Function").values():
-        variables = function["Properties"]["Environment"]["Variables"]
-        assert variables["WORKHORSE_POOLER"] == "true"
-        assert {"Fn::GetAtt": [proxy, "Endpoint"]} in variables["WORKHORSE_DATABASE_URL"][
-            "Fn::Join"
-        ][1]
-        assert "sslmode=" in str(variables["WORKHORSE_DATABASE_URL"])
-
-
 @BOTH
 def test_no_process_is_given_a_password(synthesized: Synthesized, name: str) -> None:
     """They are told where it is, and read it themselves."""

@@ -32,8 +32,6 @@ NOT_TAKEN: Final = {
     "AWS::EC2::SecurityGroupIngress",
     "AWS::RDS::DBCluster",
     "AWS::RDS::DBInstance",
-    "AWS::RDS::DBProxy",
-    "AWS::RDS::DBProxyTargetGroup",
     "AWS::RDS::DBSubnetGroup",
 }
 """Types that MiniStack does not know, or that need a network that it does not have."""
@@ -187,7 +185,6 @@ def for_ministack(template: dict[str, Any], variables: dict[str, str]) -> dict[s
     """Leave out what MiniStack does not take, and what only says something about that."""
     resources = template["Resources"]
     gone = {name for name, it in resources.items() if it["Type"] in NOT_TAKEN}
-    gone |= {name for name, it in resources.items() if is_the_proxys_role(name)}
     for name in gone:
         del resources[name]
     for it in resources.values():
@@ -201,10 +198,6 @@ def for_ministack(template: dict[str, Any], variables: dict[str, str]) -> dict[s
     template["Outputs"] = {k: o for k, o in template["Outputs"].items() if not names(o, gone)}
     assert not names(template, gone)
     return template
-
-
-def is_the_proxys_role(name: str) -> bool:
-    return name.startswith("DatabaseProxyIAMRole")
 
 
 def names(value: object, gone: set[str]) -> bool:

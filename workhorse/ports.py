@@ -180,6 +180,16 @@ def probe_of(lane: Lane) -> Probe | None:
     return getattr(lane, "probe", None)
 
 
+def warm_up(lane: Lane) -> None:
+    """Have a lane get ready to send, in the background, where it takes long to and says how.
+
+    That is `warm_up`, an optional method, which returns at once and never raises.
+    """
+    get_ready: Callable[[], None] | None = getattr(lane, "warm_up", None)
+    if get_ready is not None:
+        get_ready()
+
+
 class BatchItemFailure(TypedDict):
     """A message that the broker is to keep, as AWS words it."""
 

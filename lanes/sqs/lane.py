@@ -109,6 +109,10 @@ class SqsLane:
         """As `send`, without blocking the event loop. A cancelled caller's sends go on."""
         return await self._async_sender.send_async(outgoing)
 
+    def warm_up(self) -> None:
+        """Load the SDK and make its client, in the background: a first send waits for both."""
+        self._sync.short.submit(self._sync.calls.prepare)
+
     def receiver(self, queue: str) -> SqsReceiver:
         """Return a receiver; a worker makes one per queue.
 

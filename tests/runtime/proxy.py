@@ -15,6 +15,8 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._target = port
         self._swallowing = threading.Event()
+        self.swallowed = threading.Event()
+        """Whether anything was lost so far."""
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -63,6 +65,8 @@ class Proxy:
             while data := source.recv(65536):
                 if not self._swallowing.is_set():
                     target.sendall(data)
+                else:
+                    self.swallowed.set()
         for each in (source, target):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -95,6 +95,10 @@ class SqsQueue:
         )
         return list(answer.get("Messages", []))  # type: ignore[arg-type]
 
+    def let_go(self, message: dict[str, Any]) -> None:
+        """Delete a message that was received."""
+        self._client.delete_message(QueueUrl=self.url, ReceiptHandle=message["ReceiptHandle"])
+
     def delete(self) -> None:
         """Delete the queue itself."""
         self._client.delete_queue(QueueUrl=self.url)

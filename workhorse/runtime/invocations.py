@@ -176,6 +176,8 @@ class Invocations:
             if parts.holdings:
                 # Nothing is held beyond the invocation, whatever its handlers do.
                 self._end(parts, self._options.shutdown.drain_ms / 1000)
+                # A first send takes longer than the others: the SDK is loaded for it.
+                parts.engine.publisher.flush(time.left_s() * 0.7)
             elif time_left_ms() > _BEAT_NEEDS_MS:
                 parts.presence.beat_if_due()  # last, so that no handler waits for it
             return kept

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from workhorse.domain.hints import Hint
 from workhorse.errors import StoreUnavailableError
-from workhorse.ports import Lane, Message, Wakeup
+from workhorse.ports import Lane, Message, Wakeup, warm_up
 from workhorse.runtime.calls import StoreCalls
 from workhorse.runtime.claimer import Claimer
 from workhorse.runtime.options import LARGEST_CLAIM
@@ -108,6 +108,8 @@ class Invocation:
             if not self._away:
                 self._give_back()
             self._replace()
+        if holdings:
+            warm_up(self._lane)  # what is handed back soon has its wakeups sent in little time
         if not self._away:
             self._wake_another()
         holdings.wait_until_empty(self._time.until_stop_s())
@@ -168,7 +170,7 @@ class Invocation:
             self._round()
             self._replace()
             hungry = [line for line in self._lines if line.hungry]
-            if hungry and slots.free:
+            if hungry and (slots.free or any(line.claimer.unanswered for line in hungry)):
                 continue
             until = self._time.until_fewer_fit_s()
             if hungry:
@@ -189,16 +191,14 @@ class Invocation:
         for line in self._lines:
             if not line.hungry or self._away or not self._time.fitting():
                 continue
-            with self._parts.slots.turn(line.claimer.queue) as turn:
-                reserved = turn.reserve(LARGEST_CLAIM, 0)
-            if not reserved:
-                return
             try:
                 if line.claimer.unanswered:
-                    self._parts.slots.give_back(reserved)
-                    line.claimer.look_up()
-                else:
-                    self._claim(line, reserved)
+                    line.claimer.look_up()  # what it may have taken has its slots
+                with self._parts.slots.turn(line.claimer.queue) as turn:
+                    reserved = turn.reserve(LARGEST_CLAIM, 0)
+                if not reserved:
+                    return
+                self._claim(line, reserved)
                 self._rest.reset()
                 self._tries = 0
             except StoreUnavailableError as error:

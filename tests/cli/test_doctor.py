@@ -1,4 +1,4 @@
-"""Each fault that `workhorse doctor` knows, planted in a system that is well otherwise.
+"""Each fault that `workhorse doctor` knows (case 5), planted in a system that is well otherwise.
 
 It is a store of each kind and queues at an SQS endpoint, with maintenance that has just run and a
 worker that beats. The doctor then has that code to tell, and no other; what is only worth knowing

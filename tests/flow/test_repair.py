@@ -133,6 +133,20 @@ def test_case_5_all_runs_of_dead_lettered_wakeups_are_executed(yard: Yard) -> No
     assert yard.dead.counts().total == 0
 
 
+def test_case_5_a_pass_of_maintenance_is_enough(yard: Yard) -> None:
+    """Nobody has to look into the dead-letter queue; what lies there does no harm."""
+    yard.app.admin.pause_queue("q", by="test")
+    runs = [yard.work.enqueue(n) for n in range(12)]
+    yard.kill()
+    with yard.worker():
+        eventually(lambda: yard.app.counters.get(Metric.SCAN_PAGES) >= 1)
+        yard.app.store.run(operating.resume_queue, "q", by="test", why="")
+        yard.app.maintenance().run_once()
+        assert [run.result(timeout=timedelta(seconds=60)) for run in runs] == list(range(12))
+    assert {yard.app.admin.show(run.id).attempt for run in runs} == {1}
+    assert yard.dead.counts().total == 12
+
+
 def test_without_a_scan_the_drain_alone_wakes_them(yard: Yard) -> None:
     """The worker's own scan finds a paused queue."""
     yard.app.admin.pause_queue("q", by="test")

@@ -163,8 +163,9 @@ def _thaw_and_judge(fleet: Fleet, kind: str, *, successor_ends_first: bool) -> N
         fleet.let_go(fence)
         assert run.result(WITHIN) == f"of {fence}"
 
-    first.send_group(signal.SIGCONT)
+    # In the order in which its handler may get on before its worker has noticed anything.
     fleet.let_go(1)
+    first.send_group(signal.SIGCONT)
     tried = fleet.read("ended", 1)
     assert tried["second"] in ("LeaseLostError", "CancelledError"), tried
     if not successor_ends_first:

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any
@@ -25,6 +25,8 @@ from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.context import Context
 from workhorse.handlers.signals import StopReason
+from workhorse.runtime.activation import Activation
+from workhorse.runtime.engine import Engine
 from workhorse.store.settling import Entry, settle
 from workhorse.store.sweeping import recover
 from workhorse.telemetry import Metric
@@ -462,6 +464,34 @@ def test_a_cancel_ends_its_own_run_and_the_batch_goes_on(live_rig: Rig, kind: st
     assert held.said == [False, True]
     eventually(lambda: worker._parts.slots.free == 4)
     assert rig.count(Metric.HANDLERS_STUCK) == 0
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_cancelled_just_before_its_call_is_not_handed_over(
+    rig: Rig, kind: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Who ends runs finds no batch yet: a handler must not begin with what is settled."""
+    original = Engine.dispatch
+
+    def dispatch(self: Engine, activations: Sequence[Activation]) -> None:
+        for each in activations[:count]:
+            self._endings.cancel_asked(each)
+        original(self, activations)
+
+    handed: list[list[int]] = []
+    monkeypatch.setattr(Engine, "dispatch", dispatch)
+    rig.task("t", batch=3)(
+        handler(kind, lambda items: handed.append([item.payload for item in items]))
+    )
+    run_ids = enqueue(rig, 3, retry=ONCE)
+    worker = rig.worker(cancel_wait_ms=60_000)
+
+    assert worker.drain() == 3 - count
+
+    assert handed == ([] if count == 3 else [[1, 2]])
+    assert states(rig, run_ids) == ["failed"] * count + ["succeeded"] * (3 - count)
+    assert rig.view(run_ids[0]).reason is Reason.CANCELLED
+    assert not worker.busy()
 
 
 def test_when_all_are_cancelled_an_async_handler_is_cancelled_as_a_task(live_rig: Rig) -> None:

@@ -27,6 +27,7 @@ from workhorse.runtime.worker import Worker
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.delivering import deliver
 from workhorse.store.freeing import free
+from workhorse.store.history import attempts_of
 from workhorse.store.inspecting import list_checkpoints
 from workhorse.store.sweeping import promote
 from workhorse.store.tokens import complete_token
@@ -420,18 +421,37 @@ def test_a_module_that_fails_in_the_process_is_the_attempts_failure(
     assert "process_handlers.py" in view.error_traceback
 
 
-def test_a_process_that_dies_before_it_is_ready_fails_the_run_that_waits(
+def test_a_process_that_dies_before_it_is_ready_hands_the_run_back(
     lite: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_AT_IMPORT", "exit")
     worker = lite.worker()
 
-    view = run(lite, worker, "pid", retry=AT_ONCE)
+    view = run(lite, worker, "pid", retry=ONCE)
 
-    assert (view.state, view.attempt) == (RunState.READY, 2)
+    assert (view.state, view.attempt) == (RunState.READY, 1)
+    assert lite.count(Metric.RUNS_SETTLED, "handed_back") == 1
     monkeypatch.delenv("TEST_AT_IMPORT")
     execute(worker, lite.claim())
     assert lite.state(view.id) is RunState.SUCCEEDED
+
+
+def test_where_all_processes_die_so_the_attempt_fails_in_the_end(
+    lite: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_AT_IMPORT", "exit")
+    worker = lite.worker()
+    view = run(lite, worker, "pid", retry=AT_ONCE)
+
+    for _ in range(3):
+        assert (view.state, view.attempt) == (RunState.READY, 1)
+        execute(worker, lite.claim())
+        view = lite.view(view.id)
+
+    assert (view.state, view.attempt) == (RunState.READY, 2)
+    [failed] = lite.store.run(attempts_of, view.id)
+    assert failed.error_type == "ProcessDied"
+    assert "before it could take the run" in (failed.error_message or "")
 
 
 def test_a_process_that_dies_before_it_calls_the_handler_spends_no_attempt(lite: Rig) -> None:

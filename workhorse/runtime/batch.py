@@ -65,6 +65,12 @@ class Batch:
         items: list[BatchItem[Any]] = []
         left_out: list[Activation] = []
         for activation in self.activations:
+            stop = activation.core.cancelled.reason
+            if stop is not None:  # whoever was to end it may have found no batch yet, and is gone
+                outcome = verdicts.of_state(activation) or verdicts.of_stop(stop)
+                self._decide(activation, outcome)
+                left_out.append(activation)
+                continue
             if not activation.begin(now_ms):
                 left_out.append(activation)
                 continue

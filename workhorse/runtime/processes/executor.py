@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from workhorse.domain.outcomes import Failed, Outcome
+from workhorse.domain.runs import Failure
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.failures import describe
 from workhorse.handlers.places import Place, place_of
@@ -41,6 +42,8 @@ _log = get_logger("worker")
 
 _READY_S: Final = 300.0
 """How long a process may import: large libraries, on a machine that has just started."""
+_MOST_HAND_BACKS: Final = 3
+"""How often an attempt is handed back before a process that died at its start is its failure."""
 _LEAVE_S: Final = 0.3
 """How long a process that is idle may take to end by itself."""
 
@@ -251,12 +254,23 @@ class ProcessExecutor:
                 f"signal {-child.code}" if child.code < 0 else f"exit code {child.code}",
             )
             if timer is not None and self._waiting:
-                failure = never_ready(child.code, child.fault)
-                self._end(self._waiting.popleft(), Failed(failure))
+                self._give_up_one(never_ready(child.code, child.fault))
         if self._closing:
             self._leave_if_alone()
         else:
             self._go_on()
+
+    def _give_up_one(self, failure: Failure) -> None:
+        """Let go of a run for which a process was started that died before it was ready.
+
+        It may have died of what has nothing to do with the run: no memory, a signal to all. So the
+        run is handed back and spends nothing, here or elsewhere; but not for ever.
+        """
+        activation = self._waiting.popleft()
+        if activation.claimed.hand_backs < _MOST_HAND_BACKS:
+            self._hand_back([activation])
+        else:
+            self._end(activation, Failed(failure))
 
     # -- handlers --------------------------------------------------------------------------------
 

@@ -82,6 +82,10 @@ bench-timers: setup ## measure how late sleeping runs go on; takes two minutes
 bench-growth: setup ## measure calls on grown tables (ARGS="--runs 10000000": ten million runs)
 	@exec $(python) -m benchmarks.growth $(ARGS)
 
+.PHONY: bench-lambda
+bench-lambda: setup ## measure cold starts and warm invocations of a function; takes a minute
+	@exec $(python) -m benchmarks.cold_start $(ARGS)
+
 .PHONY: bench-storm
 bench-storm: setup ## measure 24,000 timers that come due in one minute; takes two minutes
 	@exec $(python) -m benchmarks.storm $(ARGS)

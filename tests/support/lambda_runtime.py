@@ -84,6 +84,8 @@ class Function:
     ) -> None:
         self.timeout_s = timeout_s
         self.starts = 0
+        self.started_at = self.ready_at = 0.0
+        """When the process was started, and when it asked for its first invocation."""
         self._command = [python, *options, "-m", "awslambdaric", handler]
         self._folder = folder
         self._waiting: queue.Queue[Call | None] = queue.Queue()
@@ -190,12 +192,14 @@ class Function:
             self._outputs.append(self._process.output())
             self._process.close()
         self.starts += 1
+        self.started_at, self.ready_at = time.time(), 0.0
         self._process = RunningProcess(self._command, env=self._env, cwd=self._folder)
 
     # -- the API ---------------------------------------------------------------------------------
 
     def next_call(self) -> Call | None:
         """Wait for the next invocation; None when there is none to come."""
+        self.ready_at = self.ready_at or time.time()
         call = None if self._closed else self._waiting.get()
         if call is not None:
             call.ends_at = time.time() + call.limit_s

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -17,6 +18,7 @@ from workhorse.handlers.registry import TaskRegistry
 from workhorse.ports import Lane, Message, Receiver
 from workhorse.runtime.calls import StoreCalls
 from workhorse.runtime.claimer import Claimer
+from workhorse.runtime.echoes import Echoes
 from workhorse.runtime.hooks import Hooks
 from workhorse.runtime.lane_watch import LaneWatch
 from workhorse.runtime.options import LARGEST_CLAIM, WorkerOptions
@@ -31,14 +33,13 @@ _log = get_logger("worker")
 
 _CROWDED_S: Final = 0.5
 """How long messages wait for a slot that another queue was quicker to take."""
-_BESIDE_A_SCAN: Final = 10
-"""The most messages that are taken while a scan is due, which finds what they name by itself.
-
-A broker's calls cost more than a claim does, and slots that are free now are not kept waiting for
-them. One call still keeps up with producers that send a wakeup for ten runs.
-"""
-_GLANCE_MS: Final = 1_000
-"""How often a queue that is scanned without a pause looks for messages too."""
+_GATHER_MS: Final = 50
+"""How long after a claim the next long poll waits for more slots to be free: it asks for as many
+messages as there are slots, for up to twenty seconds."""
+_A_LITTLE_MS: Final = 1_000
+"""A long poll is not cut short by less than that."""
+_GLANCE_MS: Final = 10_000
+"""How often a queue that is scanned without a pause looks for messages too, at the least."""
 
 
 class Intake:
@@ -98,9 +99,9 @@ class Intake:
         self._refusals = Backoff(poll_ms, max(poll_ms, options.idle_ms))
         self._lane_rest = Backoff(500, options.scan_ms)
         self._lane_rests_until = float("-inf")
-        self._received_at = float("-inf")
+        self._echoes = Echoes(_GLANCE_MS)
+        self._claimed_at = float("-inf")
         self._promoted_at = float("-inf")
-        self._messages_came = False
 
     def close(self) -> None:
         """End a receive that is under way; `ended` must be set."""
@@ -140,6 +141,8 @@ class Intake:
         if not self._lane.carries_messages and self._sweep.due_in(now) > 0:
             self._wait_for_page(receiver, now)
             return
+        if self._lane.carries_messages and self._sweep.due_in(now) > 0:
+            self._pace.pause(self._slots.roomy, self._claimed_at + _GATHER_MS - now)
         with self._slots.turn(self._queue) as turn:
             free = turn.wait()
             if self._ended.is_set():
@@ -177,16 +180,16 @@ class Intake:
         now = self._pace.now_ms()
         due_in = self._sweep.due_in(now)
         lane_rest = self._lane_rests_until - now
+        limit = self._echoes.limit(free) if due_in > 0 else self._echoes.beside_scan(free, now)
         if lane_rest > 0 or (due_in > 0 and self._sweep.pausing):
             if due_in > 0:
                 rest = due_in if self._sweep.pausing else min(due_in, lane_rest)
                 self._pace.pause(self._ended, rest)
                 return
-        elif due_in > 0 or self._messages_came or now - self._received_at >= _GLANCE_MS:
-            wait = min(self._options.long_poll_ms, max(0.0, due_in))
-            most = LARGEST_CLAIM if wait > 0 else _BESIDE_A_SCAN
-            # No more than one claim takes: the others would only be shown again.
-            messages = self._receive(receiver, min(free, most, self._slots.share), wait)
+        elif limit:
+            poll = self._options.long_poll_ms
+            wait = poll if due_in > poll - _A_LITTLE_MS else max(0.0, due_in)
+            messages = self._receive(receiver, limit, wait)
             if self._ended.is_set():
                 receiver.settle([(message, AT_ONCE) for message in messages])
                 return
@@ -209,8 +212,7 @@ class Intake:
         now = self._pace.now_ms()
         self._lane_rest.reset()
         self._watch.answered(self._queue)
-        self._received_at = now
-        self._messages_came = bool(messages)
+        self._echoes.received(limit, len(messages), now)
         if not messages and not self._ended.is_set() and now - started < min(wait_ms, 10) / 2:
             # It was to wait and did not: whatever the reason, it is not asked in a tight circle.
             self._pace.pause(self._ended, self._poll_ms)
@@ -239,8 +241,10 @@ class Intake:
                 slots=self._slots,
                 publish=self._publish,
             )
-            now = self._pace.now_ms()
+            now = self._claimed_at = self._pace.now_ms()
             self._sweep.note(claim, asked=reserved, now=now, took_ms=now - began)
+            notes = Counter(each.note for each in receipt.decisions)
+            self._echoes.claimed(len(claim.runs), notes)
         finally:
             # The handlers are running by now: deleting messages delays none of them.
             if receipt.fates:
@@ -269,5 +273,10 @@ class Intake:
         self._sweep.start_now()
 
     def _net_ms(self) -> float:
-        jitter = self._options.scan_jitter_ms
-        return self._options.scan_ms + self._draw.uniform(-jitter, jitter)
+        options = self._options
+        net = options.scan_ms + self._draw.uniform(-options.scan_jitter_ms, options.scan_jitter_ms)
+        if net < options.long_poll_ms:
+            return net
+        # Whole polls, more or fewer by chance: a poll that the net cuts short is a call for little.
+        polls, rest = divmod(net, options.long_poll_ms)
+        return options.long_poll_ms * (polls + (self._draw.random() * options.long_poll_ms < rest))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+_MANY: Final = 10
 _WHOLE: Final = 50
 """Up to so many slots, a claim takes all that are free: smaller claims would cost more a run."""
 
@@ -29,6 +30,10 @@ class Slots:
         """How many are taken at once: of many slots not all, so that one claim is on its way while
         the runs of another are handled and those of a third are settled."""
         self._free = size
+        self._many = min(size, _MANY)
+        self.roomy = threading.Event()
+        """Whether many slots are free, or all of them, or nobody waits any more."""
+        self.roomy.set()
         self._changed = threading.Condition()
         self._closed = False
         self._served = dict.fromkeys(queues, 0)
@@ -44,6 +49,7 @@ class Slots:
         """Let nobody wait any more: there is nothing to fill slots for."""
         with self._changed:
             self._closed = True
+            self.roomy.set()
             self._changed.notify_all()
 
     def give_back(self, count: int) -> None:
@@ -51,6 +57,8 @@ class Slots:
         if count:
             with self._changed:
                 self._free += count
+                if self._free >= self._many:
+                    self.roomy.set()
                 self._changed.notify_all()
 
     @contextmanager
@@ -114,6 +122,8 @@ class Turn:
             taken = min(wanted, slots.share, slots._wait_for_turn(self._queue, timeout))
             if taken:
                 slots._free -= taken
+                if slots._free < slots._many and not slots._closed:
+                    slots.roomy.clear()
                 slots._serving += 1
                 slots._served[self._queue] = slots._serving
         self.leave()

@@ -118,6 +118,16 @@ def test_an_address_in_another_region(open_lane: OpenLane) -> None:
     assert "us-east-1" in sentence
 
 
+def test_regions_mean_nothing_at_an_emulator_that_the_environment_names(
+    open_lane: OpenLane, client: str, proxy: SqsProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    arn = "arn:aws:sqs:eu-central-1:123456789012:nowhere"
+    lane = open_lane(client, aws_endpoint_url=None, sqs_queue_urls={"q": arn})
+    the_one(lane.check("q"), Code.QUEUE_MISSING)
+    the_one(lane.probe("q"), Code.QUEUE_MISSING)
+
+
 def test_a_name_that_sqs_does_not_allow(lane: SqsLane) -> None:
     (finding,) = lane.check("Not A Queue")
     assert (finding.code, finding.severity) == (Code.LANE_MISCONFIGURED, Severity.ERROR)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from workhorse.domain.hints import Hint
-from workhorse.ports import Lane
+from workhorse.ports import Lane, LaneError
 from workhorse.store import freeing, presence, sweeping, tokens, viewing
 from workhorse.store.database import Store
 from workhorse.store.pages import Swept
@@ -99,7 +99,8 @@ def top_up(parts: Parts) -> Swept:
         try:
             visible = parts.lane.backlog(queue)
         except Exception as error:  # noqa: BLE001 - raised below
-            _log.warning("queue %s: its backlog is not known: %s", queue, type(error).__name__)
+            why = error if isinstance(error, LaneError) else type(error).__name__
+            _log.warning("queue %s: its backlog is not known: %s", queue, why)
             broken = broken or error
             continue
         if visible is None:  # the lane has no messages: its workers scan

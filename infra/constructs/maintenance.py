@@ -109,12 +109,19 @@ class Maintenance(Construct):
             enforce_ssl=True,
             retention_period=cdk.Duration.days(14),
         )
+        self.security_group: ec2.ISecurityGroup | None = None
+        """Of the task on ECS, which is let into the database."""
         group = scheduler.CfnScheduleGroup(self, "Group")
         starter = _starter(self, group)
         target: dict[str, Any]
         if isinstance(on, OnEcs):
             assert self.task is not None  # noqa: S101 - for the type checker
-            target = _run_task(self, on, self.task, system, starter)
+            self.security_group = ec2.SecurityGroup(
+                self, "SecurityGroup", vpc=on.network.vpc, description="Maintenance of Workhorse"
+            )
+            system.database.allow_from(self.security_group)
+            _allow_to_run(self.task, on, starter)
+            target = _run_task(on, self.task, self.security_group)
         else:
             assert self.function is not None  # noqa: S101 - for the type checker
             starter.add_to_policy(
@@ -219,9 +226,7 @@ def _starter(scope: Construct, group: scheduler.CfnScheduleGroup) -> iam.Role:
     )
 
 
-def _run_task(
-    scope: Construct, on: OnEcs, task: Task, system: System, starter: iam.Role
-) -> dict[str, Any]:
+def _allow_to_run(task: Task, on: OnEcs, starter: iam.Role) -> None:
     starter.add_to_policy(
         iam.PolicyStatement(
             sid="RunMaintenance",
@@ -238,10 +243,14 @@ def _run_task(
             conditions={"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}},
         )
     )
-    security_group = ec2.SecurityGroup(
-        scope, "SecurityGroup", vpc=on.network.vpc, description="Maintenance of Workhorse"
+
+
+def _run_task(on: OnEcs, task: Task, security_group: ec2.ISecurityGroup) -> dict[str, Any]:
+    network = scheduler.CfnSchedule.AwsVpcConfigurationProperty(
+        subnets=[subnet.subnet_id for subnet in on.network.subnets],
+        security_groups=[security_group.security_group_id],
+        assign_public_ip="DISABLED",
     )
-    system.database.allow_from(security_group)
     return {
         "arn": on.cluster.cluster_arn,
         "ecs_parameters": scheduler.CfnSchedule.EcsParametersProperty(
@@ -249,11 +258,7 @@ def _run_task(
             launch_type="FARGATE",
             task_count=1,
             network_configuration=scheduler.CfnSchedule.NetworkConfigurationProperty(
-                awsvpc_configuration=scheduler.CfnSchedule.AwsVpcConfigurationProperty(
-                    subnets=[subnet.subnet_id for subnet in on.network.subnets],
-                    security_groups=[security_group.security_group_id],
-                    assign_public_ip="DISABLED",
-                )
+                awsvpc_configuration=network
             ),
         ),
     }

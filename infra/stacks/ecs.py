@@ -110,6 +110,13 @@ class EcsStack(cdk.Stack):
         cdk.CfnOutput(self, "DatabaseSecretArn", value=database.secret.secret_arn)
         cdk.CfnOutput(self, "ClusterName", value=cluster.cluster_name)
         assert maintenance.task is not None  # noqa: S101 - for the type checker
+        assert maintenance.security_group is not None  # noqa: S101 - the same
+        cdk.CfnOutput(
+            self,
+            "MaintenanceSecurityGroup",
+            value=maintenance.security_group.security_group_id,
+            description="Is let into the database",
+        )
         cdk.CfnOutput(
             self,
             "MaintenanceTask",

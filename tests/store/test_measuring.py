@@ -154,6 +154,12 @@ def test_the_oldest_is_found_whatever_its_task_and_priority(
     take(store, scan=True, free=1, tasks=["b"])
     assert age(store) == 2_000
 
+    take(store, scan=True, tasks=["a", "c"])
+    for priority in (1, 90, 50):  # the oldest is the last in order
+        put(store, priority=priority)
+        clock.advance(1_000)
+    assert age(store) == 3_000
+
 
 def test_age_counts_from_when_a_run_became_ready(store: Store, clock: ManualClock) -> None:
     """Not from its creation: it slept, or was tried before."""

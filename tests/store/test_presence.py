@@ -234,13 +234,22 @@ def test_pruning_goes_page_by_page_and_leaves_who_was_heard_of(
     assert rows(store, "select key from {s}processes") == [("k-b",)]
 
 
-def test_beats_change_no_index(postgresql_store: Store) -> None:
+def test_beats_change_no_index(postgresql_store: Store, clock: ManualClock) -> None:
     """They are updates within the row's page, which the next ones make room for again."""
     for _ in range(200):
+        clock.advance(10_000)
         postgresql_store.run(beat, A, up_ms=0)
 
-    pages = "select pg_relation_size('{s}processes') / 8192, pg_relation_size('{s}processes_pkey')"
-    assert rows(postgresql_store, pages) == [(1, 2 * 8192)]
+    ((size, room),) = rows(
+        postgresql_store,
+        "select pg_relation_size(oid), reloptions from pg_class where oid = '{s}processes'::regclass",
+    )
+    assert (size, room) == (8192, ["fillfactor=50"])
+    indexed = """
+        select attname from pg_index i
+          join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
+         where i.indrelid = '{s}processes'::regclass"""
+    assert rows(postgresql_store, indexed) == [("key",)]
 
 
 def test_a_beat_that_somebody_holds_up_does_not_hold_up_pruning(

@@ -163,6 +163,39 @@ def test_a_storm_of_enqueues_is_debounced(
     assert rings(app, "inside") + rings(app, "sent") < 60
 
 
+_FULL = """
+create function {schema}.full() returns trigger language plpgsql as $$
+begin
+  if exists (select from pg_locks where pid = pg_backend_pid() and locktype = 'advisory') then
+    raise exception 'too many notifications in the NOTIFY queue' using errcode = '54000';
+  end if;
+  return null;
+end $$;
+create constraint trigger full_queue after insert on {schema}.live
+  deferrable initially deferred for each row execute function {schema}.full()
+"""
+"""Refuses each commit that has rung, as PostgreSQL does where its queue of 8 GB is full."""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_where_no_notification_is_taken_runs_are_stored_without(
+    app: Workhorse,
+    work: Task[Any, None],
+    caplog: pytest.LogCaptureFixture,
+    count: int,
+) -> None:
+    with app.store.engine.begin() as connection:
+        connection.exec_driver_sql(_FULL.format(schema=app.store.schema))
+
+    for _ in range(2):
+        runs = app.enqueue_many([work.prepare() for _ in range(count)])
+        assert {run.view().state for run in runs} == {RunState.READY}
+
+    assert work.enqueue().view().state is RunState.READY
+    said = [each for each in caplog.records if "no notification" in each.getMessage()]
+    assert len(said) == 1
+
+
 def test_a_run_that_is_executed_here_rings_nobody(
     app: Workhorse, fleet: Workhorse, work: Task[Any, None]
 ) -> None:

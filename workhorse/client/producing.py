@@ -9,9 +9,10 @@ Source: docs/design.md, section 8.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from workhorse.client.arming import Arming
 from workhorse.client.background import Background
@@ -23,10 +24,12 @@ from workhorse.client.sharing import SharedCommits
 from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.handlers.producing import Request
-from workhorse.ports import Lane, announce_of
+from workhorse.ports import Announce, Lane, announce_of
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.inserting_plain import stands_alone
 from workhorse.store.notifying import enqueue_alone_and_ring, enqueue_and_ring
+from workhorse.store.ringing import is_full
+from workhorse.telemetry import get_logger
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 R = TypeVar("R")
+
+_log = get_logger("client")
+
+_SAID_AGAIN_S: Final = 60.0
 
 
 class Client:
@@ -72,6 +79,7 @@ class Client:
         self._run_now = run_now
         self._background = background
         self._clock = clock
+        self._said_full_at: float | None = None
         self._arming = Arming(store)
         shared = SharedCommits(self.store_runs, publisher, background)
         self._shared = shared if share_commits else None
@@ -154,8 +162,22 @@ class Client:
         Whoever is not `patient` gets a `KeysHeldError` where a key's owner has not committed yet.
         Where it does not ring, all wakeups follow, on a lane too that rings in the transaction.
         """
+        announce = announce_of(self._lane()) if rings else None
+        if announce is None:
+            return self._store_runs(runs, None, stride=stride, patient=patient)
+        try:
+            return self._store_runs(runs, announce, stride=stride, patient=patient)
+        except Exception as error:
+            if not is_full(error):
+                raise
+            self._say_full()
+            # Nothing was stored, for it has failed at the commit.
+            return self._store_runs(runs, None, stride=stride, patient=patient)
+
+    def _store_runs(
+        self, runs: Sequence[NewRun], announce: Announce | None, *, stride: int, patient: bool
+    ) -> tuple[list[Enqueued], list[Hint]]:
         store, lane = self._store(), self._lane()
-        announce = announce_of(lane) if rings else None
         if len(runs) == 1 and stands_alone(runs[0]):
             return store.run(
                 enqueue_alone_and_ring, runs[0], reach=lane.reach_ms, announce=announce
@@ -170,6 +192,16 @@ class Client:
             patient=patient,
         )
         return done, hints + self._arming.arm(predecessors_of(runs, done))
+
+    def _say_full(self) -> None:
+        now = time.monotonic()
+        if self._said_full_at is None or now - self._said_full_at > _SAID_AGAIN_S:
+            self._said_full_at = now
+            _log.warning(
+                "the database takes no notification any more: runs are stored without, and found "
+                "by the scans of workers. Some session listens and reads nothing; end it, see "
+                "pg_notification_queue_usage() and pg_stat_activity"
+            )
 
     def handle(self, done: Enqueued, *, joined: bool = False) -> Run[Any]:
         """Return the handle of what an enqueue answered."""

@@ -16,6 +16,7 @@ from workhorse.store.database import Tx
 from workhorse.store.dialect import Dialect
 
 _LONGEST_NAME: Final = 63
+_LIMIT_EXCEEDED: Final = "54000"
 
 
 def channel_of(schema: str, queue: str) -> str:
@@ -44,6 +45,15 @@ def ring(tx: Tx, queues: Collection[str]) -> Collection[str]:
         return ()
     rung = tx.fetch(ring_free, channels=json.dumps(list(named)))
     return frozenset(named[row[0]] for row in rung)
+
+
+def is_full(error: BaseException) -> bool:
+    """Say whether a commit may have failed since the database takes no notification any more.
+
+    That is so where some session has listened, and read nothing, while gigabytes were notified.
+    """
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return state == _LIMIT_EXCEEDED
 
 
 def ring_free(d: Dialect) -> Select[tuple[str, None]]:

@@ -240,10 +240,10 @@ def test_beats_change_no_index(postgresql_store: Store, clock: ManualClock) -> N
         clock.advance(10_000)
         postgresql_store.run(beat, A, up_ms=0)
 
-    ((size, room),) = rows(
-        postgresql_store,
-        "select pg_relation_size(oid), reloptions from pg_class where oid = '{s}processes'::regclass",
-    )
+    told = """
+        select pg_relation_size(oid), reloptions from pg_class
+         where oid = '{s}processes'::regclass"""
+    ((size, room),) = rows(postgresql_store, told)
     assert (size, room) == (8192, ["fillfactor=50"])
     indexed = """
         select attname from pg_index i

@@ -282,6 +282,28 @@ def test_a_beat_that_hangs_keeps_neither_runs_nor_the_end_waiting(
     assert ended
 
 
+def test_a_beat_waits_for_a_claims_turn(rig: Rig, faulty: FaultyStore) -> None:
+    """Two use the store's connections at a time; the third is kept for settles."""
+    asked = threading.Event()
+
+    class Watched(threading.Semaphore):
+        def __enter__(self) -> bool:
+            asked.set()
+            return super().__enter__()
+
+    turns = Watched(0)
+    worker = rig.worker(store=faulty)
+    assert worker._parts.presence._gate is worker._parts._gate
+    worker._parts.presence._gate = turns
+    worker.start()
+    assert asked.wait(20)
+    assert "beat" not in faulty.calls
+
+    turns.release()
+
+    eventually(lambda: "beat" in faulty.calls)
+
+
 # -- newer builds --------------------------------------------------------------------------------
 
 

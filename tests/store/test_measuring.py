@@ -119,6 +119,19 @@ def test_only_live_workers_count(store: Store, clock: ManualClock) -> None:
     assert of(store).workers == 2
 
 
+def test_a_queue_whose_workers_are_gone_is_measured_for_an_hour(
+    store: Store, clock: ManualClock
+) -> None:
+    """So that an alarm for a queue without workers has a number to look at."""
+    store.run(beat, WORKER, up_ms=0)
+    clock.advance(3_599_999)
+    assert of(store) == Measures(queue="default")
+
+    clock.advance(1)
+
+    assert measured(store).queues == []
+
+
 def test_counts_stop_at_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "COUNTED", 3)
     store._statements._prepared.clear()

@@ -85,17 +85,16 @@ class Measured:
 
 
 def measure(tx: Tx, step: str) -> Measured:
-    """Measure all queues that hold runs, are served, or had a run that failed. Writes nothing.
+    """Measure all queues that hold runs or had one that failed, and those served within an hour.
+
+    Writes nothing.
 
     Args:
         step: The step whose row says up to where failed runs were counted.
     """
     at, span = _span(tx, step)
-    serving = [
-        each.queues
-        for each in list_processes(tx)
-        if each.state is ProcessState.LIVE and each.kind is not ProcessKind.MAINTENANCE
-    ]
+    listed = [each for each in list_processes(tx) if each.kind is not ProcessKind.MAINTENANCE]
+    serving = [each.queues for each in listed if each.state is ProcessState.LIVE]
     failed = {
         row.queue: int(row.runs)
         for row in tx.fetch(
@@ -107,7 +106,7 @@ def measure(tx: Tx, step: str) -> Measured:
     running = {row.queue: int(row.runs) for row in tx.fetch(_running)}
     paused = {row.name for row in tx.fetch(_paused)}
     found = {row.queue for row in tx.fetch(_queues)}
-    names = sorted(found.union(failed, running, *serving))
+    names = sorted(found.union(failed, running, *(each.queues for each in listed)))
     each = [
         _measured(
             tx,

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from psycopg import ClientCursor
 
 from tests.store.acting import TASK, put
+from tests.store.planned import BOTH_WAYS, FILL, Plan, nodes_of, plan_of, sqlite_plan
 from tests.support.databases import Databases
 from workhorse.domain.ids import new_run_id
 from workhorse.store import (
@@ -26,7 +26,6 @@ from workhorse.store import (
 )
 from workhorse.store.cursors import probes_of
 from workhorse.store.database import Store, Tx
-from workhorse.store.dialect import CLOCK
 
 _IDS = json.dumps([new_run_id() for _ in range(100)])
 _LEASES = json.dumps([{"id": new_run_id(), "token": number} for number in range(1, 101)])
@@ -113,32 +112,6 @@ _HOT: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "open queues": ((viewing._open_queues,), {}, {"live_ready"}),
 }
 
-_FILL = """
-    insert into workhorse.runs (id, task, queue, payload, priority, created_at)
-    select gen_random_uuid(), case when n % 4 = 0 then 'unknown' else 'orders.ship' end,
-           case when n % 2 = 0 then 'default' else 'other' end, '{}', n % 101, now()
-      from generate_series(1, 45000) n;
-    insert into workhorse.live (id, queue, task, state, rank, ready_at, due_at, wake_sent, attempt,
-           fence, token, lease_expires_at, inbox, hand_backs, active_ms, session, line_at,
-           deadline_at, started_at)
-    select id, queue, task,
-           case when n <= 20000 then 'ready' when n <= 40000 then 'scheduled' else 'running' end,
-           100 - priority,
-           case when n <= 20000 then now() - n * interval '1 second' end,
-           case when n > 20000 and n <= 40000 then now() + n * interval '1 minute' end,
-           n % 2 = 0, 1, case when n > 40000 then 1 else 0 end,
-           case when n > 40000 then n end, case when n > 40000 then now() + interval '30 s' end,
-           0, 0, 0,
-           case when n % 10 = 0 then 's' || n end, case when n % 10 = 0 then now() end,
-           case when n % 20 = 0 then now() + interval '1 day' end,
-           case when n > 40000 then now() end
-      from (select *, row_number() over () as n from workhorse.runs) r;
-    insert into workhorse.outcomes (id, state, attempt, fence, token, result, finished_at)
-    select gen_random_uuid(), 'succeeded', 1, 1, n, 'null', now()
-      from generate_series(1, 20000) n;
-    analyze;
-"""
-
 
 @pytest.fixture(scope="module")
 def filled(postgres: Databases, migrated_postgresql: str) -> Iterator[Store]:
@@ -148,83 +121,34 @@ def filled(postgres: Databases, migrated_postgresql: str) -> Iterator[Store]:
     with store.engine.begin() as conn:
         raw = conn.connection.driver_connection
         assert raw is not None
-        raw.execute(_FILL)  # as it is: the driver looks for no parameters where none are given
+        raw.execute(FILL)  # as it is: the driver looks for no parameters where none are given
     yield store
     store.close()
     postgres.drop(name)
 
 
-def _custom_plan(store: Store, sql: str, values: dict[str, Any]) -> Any:
-    with store.engine.connect() as conn:
-        return conn.exec_driver_sql(f"explain (format json) {sql}", values).scalar_one()
-
-
-def _generic_plan(store: Store, sql: str, values: dict[str, Any]) -> Any:
-    """What the server plans without looking at the values, as for a statement prepared long ago."""
-    names: list[str] = []
-
-    def number(found: re.Match[str]) -> str:
-        if found[1] not in names:
-            names.append(found[1])
-        return f"${names.index(found[1]) + 1}"
-
-    numbered = re.sub(r"%\((\w+)\)s", number, sql)
-    marks = ", ".join(f"%({name})s" for name in names)
-    with store.engine.connect() as conn:
-        raw = conn.connection.driver_connection
-        assert raw is not None
-        raw.execute("set local plan_cache_mode = force_generic_plan")
-        raw.execute(f"prepare hot as {numbered}")
-        try:
-            with ClientCursor(raw) as cursor:
-                call = f"({marks})" if names else ""
-                cursor.execute(f"explain (format json) execute hot{call}", values)
-                found = cursor.fetchone()
-                assert found is not None
-                return found[0]
-        finally:
-            raw.execute("deallocate hot")
-
-
-def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(plan, list):
-        for part in plan:
-            yield from _nodes(part)
-    elif isinstance(plan, dict):
-        if "Node Type" in plan:
-            yield plan
-        for key in ("Plan", "Plans"):
-            yield from _nodes(plan.get(key))
-
-
-@pytest.mark.parametrize("planned", [_custom_plan, _generic_plan], ids=["custom", "generic"])
+@BOTH_WAYS
 @pytest.mark.parametrize("what", _HOT)
-def test_a_hot_statement_uses_its_index(filled: Store, what: str, planned: Any) -> None:
-    form, params, indexes = _HOT[what]
-    prepared = filled._statements.prepare(*form)
-    assert not prepared.needs_clock
+def test_a_hot_statement_uses_its_index(filled: Store, what: str, how: Plan) -> None:
+    plan = plan_of(filled, *_HOT[what][:2], how)
 
-    plan = planned(filled, prepared.sql, {**prepared.defaults, **params})
-
-    nodes = list(_nodes(plan))
+    nodes = list(nodes_of(plan))
     read_whole = {
         node.get("Relation Name") for node in nodes if node["Node Type"] == "Seq Scan"
     } & {"live", "runs", "outcomes"}
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
     told = json.dumps(plan)[:4000]
     assert not read_whole, told
+    indexes = _HOT[what][2]
     assert {name for name in used if name.startswith("live_")} <= indexes, told
     assert used & indexes, told
 
 
-@pytest.mark.parametrize("planned", [_custom_plan, _generic_plan], ids=["custom", "generic"])
+@BOTH_WAYS
 @pytest.mark.parametrize("what", ["rehint", "rehint, a further page"])
-def test_a_page_of_ready_runs_is_read_off_its_index(filled: Store, what: str, planned: Any) -> None:
+def test_a_page_of_ready_runs_is_read_off_its_index(filled: Store, what: str, how: Plan) -> None:
     """And not sorted: of a million ready runs, each page would read all."""
-    form, params, _indexes = _HOT[what]
-    prepared = filled._statements.prepare(*form)
-
-    (limit, scan) = _nodes(planned(filled, prepared.sql, {**prepared.defaults, **params}))
+    (limit, scan) = nodes_of(plan_of(filled, *_HOT[what][:2], how))
 
     assert limit["Node Type"] == "Limit"
     assert scan["Node Type"] in ("Index Scan", "Index Only Scan")
@@ -271,14 +195,6 @@ def test_plans_are_those_that_go_by_indexes(postgresql_url: str, pooler: bool) -
 
 
 # -- SQLite --------------------------------------------------------------------------------------
-
-
-def _sqlite_plan(store: Store, form: Any, params: dict[str, Any]) -> list[str]:
-    prepared = store._statements.prepare(*form)
-    values = {**prepared.defaults, **params, CLOCK: 0}
-    with store.engine.connect() as conn:
-        found = conn.exec_driver_sql(f"explain query plan {prepared.sql}", values)
-        return [row[3] for row in found]
 
 
 _ON_SQLITE: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
@@ -356,7 +272,7 @@ def test_a_hot_statement_uses_its_index_on_sqlite(sqlite_store: Store, what: str
     form, params, wanted = _ON_SQLITE[what]
     put(sqlite_store)
 
-    plan = _sqlite_plan(sqlite_store, form, params)
+    plan = sqlite_plan(sqlite_store, form, params)
 
     for pattern in wanted:
         assert any(re.search(pattern, step) for step in plan), plan

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.store.acting import put
-from tests.store.test_plans import (
-    _FILL,
-    _custom_plan,
-    _generic_plan,
-    _nodes,
-    _sqlite_plan,
-)
+from tests.store.planned import BOTH_WAYS, FILL, Plan, nodes_of, plan_of, sqlite_plan
 from tests.support.databases import Databases
 from workhorse.domain.ids import new_run_id
 from workhorse.store import delivering, links, noting, putting, sweeping, tokens
@@ -129,8 +123,6 @@ _MORE = """
 """
 _TABLES = {"live", "runs", "outcomes", "boundaries", "deliveries", "tokens", "links", "freed"}
 
-Planned = Callable[[Store, str, dict[str, Any]], Any]
-
 
 @pytest.fixture(scope="module")
 def crowded(postgres: Databases, migrated_postgresql: str) -> Iterator[Store]:
@@ -140,23 +132,21 @@ def crowded(postgres: Databases, migrated_postgresql: str) -> Iterator[Store]:
     with store.engine.begin() as conn:
         raw = conn.connection.driver_connection
         assert raw is not None
-        raw.execute(_FILL)
+        raw.execute(FILL)
         raw.execute(_MORE)
     yield store
     store.close()
     postgres.drop(name)
 
 
-@pytest.mark.parametrize("planned", [_custom_plan, _generic_plan], ids=["custom", "generic"])
+@BOTH_WAYS
 @pytest.mark.parametrize("what", _HOT)
-def test_it_uses_its_index(crowded: Store, what: str, planned: Planned) -> None:
+def test_it_uses_its_index(crowded: Store, what: str, how: Plan) -> None:
     form, params, indexes = _HOT[what]
-    prepared = crowded._statements.prepare(*form)
-    assert not prepared.needs_clock
 
-    plan = planned(crowded, prepared.sql, {**prepared.defaults, **params})
+    plan = plan_of(crowded, form, params, how)
 
-    nodes = list(_nodes(plan))
+    nodes = list(nodes_of(plan))
     whole = {node.get("Relation Name") for node in nodes if node["Node Type"] == "Seq Scan"}
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
     told = json.dumps(plan)[:4000]
@@ -179,7 +169,7 @@ def test_it_reads_no_table_whole_on_sqlite(sqlite_store: Store, what: str) -> No
     form, params, _ = _HOT[what]
     put(sqlite_store)
 
-    plan = _sqlite_plan(sqlite_store, form, params)
+    plan = sqlite_plan(sqlite_store, form, params)
 
     # One that is read in the order of an index ends at its limit.
     whole = [

@@ -15,10 +15,11 @@ from tests.runtime.rig import Rig
 from tests.support.eventually import eventually
 from tests.support.sqs import SqsEndpoint
 from tests.support.sqs_proxy import DENIED, GONE, Answer, SqsProxy, error
+from workhorse.domain.sightings import DELETE
 from workhorse.ports import Outgoing, Wakeup
 from workhorse.runtime.pace import SystemPace
 from workhorse.store.database import Store
-from workhorse.telemetry import Metric
+from workhorse.telemetry import Counters, Metric
 
 
 class QuickPace(SystemPace):
@@ -222,3 +223,27 @@ def test_a_start_does_not_wait_for_the_probe(
     eventually(lambda: rig.state(run_id) == "succeeded")
     assert proxy.outstanding("DeleteMessageBatch") >= 1
     held.set()
+
+
+def test_settlements_that_are_refused_are_logged_once_with_the_permission(
+    open_lane: OpenLane,
+    client: str,
+    counters: Counters,
+    endpoint: SqsEndpoint,
+    proxy: SqsProxy,
+    queue: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each batch fails of it; how many messages it was is counted."""
+    there = endpoint.queue(queue)
+    for _ in range(4):
+        there.put("a wakeup")
+    receiver = open_lane(client).receiver("q")
+    proxy.always(DENIED, "DeleteMessageBatch")
+    for settled in range(1, 5):
+        (message,) = receiver.receive(1, 1_000)
+        receiver.settle([(message, DELETE)])
+        eventually(lambda n=settled: counters.get(Metric.MESSAGE_SETTLE_ERRORS) == n)  # type: ignore[misc]
+    (line,) = warnings(caplog)
+    assert line.startswith("queue q: 1 messages were not settled and will come back: no permission")
+    assert f"sqs:DeleteMessage on {queue} is denied; allow sqs:DeleteMessage" in line

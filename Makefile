@@ -102,6 +102,10 @@ synth: setup ## check infra/: synthesize both stacks offline, their tests, cdk-n
 templates: setup ## write infra/templates/: plain CloudFormation of both stacks
 	@$(cdk) python -m infra.plain
 
+.PHONY: image
+image: ## build the container image of infra/image with docker, podman, finch or buildah
+	@sh tools/image.sh $(ARGS)
+
 .PHONY: lock
 lock: ## write requirements/dev.txt and infra.txt anew; needs uv (ARGS=--upgrade takes newer versions)
 	@sh tools/lock.sh $(ARGS)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Write requirements/dev.txt anew from pyproject.toml, and requirements/infra.txt from infra.in, for
-# all Pythons and platforms at once.
+# Write requirements/dev.txt anew from pyproject.toml, requirements/infra.txt from infra.in, and the
+# image's from both, for all Pythons and platforms at once.
 # Usage: sh tools/lock.sh [--upgrade]     Without --upgrade, versions that still fit are kept.
 set -eu
 cd "$(dirname "$0")/.."
@@ -38,3 +38,21 @@ grep -v '^#' requirements/infra.txt >"$folder/infra.txt"
 } >"$folder/whole.txt"
 cp "$folder/whole.txt" requirements/infra.txt
 echo "lock: requirements/infra.txt names $(grep -c '==' requirements/infra.txt) packages"
+
+# What the image installs, in the versions that the tests run with.
+sed -n 's/^requires = \["\(.*\)"\]$/\1/p' pyproject.toml >"$folder/build.in"
+for name in image image-build; do
+    case $name in
+    image) set -- --extra aio --extra lean "$folder/pyproject.toml" ;;
+    image-build) set -- "$folder/build.in" ;;
+    esac
+    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+        --only-binary :all: --no-header --no-annotate --constraint "$folder/dev.txt" \
+        --output-file "$folder/$name.txt" "$@"
+    {
+        grep '^#' "requirements/$name.txt"
+        cat "$folder/$name.txt"
+    } >"$folder/whole.txt"
+    cp "$folder/whole.txt" "requirements/$name.txt"
+    echo "lock: requirements/$name.txt names $(grep -c '==' "requirements/$name.txt") packages"
+done

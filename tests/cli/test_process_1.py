@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import CommandLine
-from tests.support.emulators import free_port
 from tests.support.eventually import eventually
+from tests.support.ports import free_port
 from tests.support.processes import Processes, RunningProcess
 from workhorse import probe
 from workhorse.domain.runs import RunState

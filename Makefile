@@ -37,6 +37,19 @@ emulators: setup ## run the tests of SQS against LocalStack, MiniStack, fauxqs a
 	WORKHORSE_TEST_EMULATORS=$(EMULATORS) exec $(python) -m pytest -n $(WORKERS) \
 	  --dist loadgroup -m emulators $(ARGS)
 
+# Where `make local-up` keeps its state; EMULATOR and QUEUES say what it starts.
+LOCAL ?= .local
+EMULATOR ?=
+QUEUES ?=
+
+.PHONY: local-up
+local-up: setup ## start PostgreSQL and an emulator of AWS (EMULATOR=ministack) with QUEUES=...
+	@LOCAL='$(LOCAL)' EMULATOR='$(EMULATOR)' QUEUES='$(QUEUES)' exec $(python) -m tools.local up
+
+.PHONY: local-down
+local-down: setup ## end what `make local-up` has started
+	@LOCAL='$(LOCAL)' exec $(python) -m tools.local down
+
 .PHONY: check
 check: lint types imports test ## what a change has to pass
 

@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -67,7 +68,7 @@ def launch(
         python_path: Where the functions that it runs find packages, beside its own.
     """
     here = FOLDER / name
-    env = _environment(folder)
+    env = clean(folder)
     if name == "localstack":
         address = f"127.0.0.1:{port}"
         env |= {
@@ -103,7 +104,7 @@ def launch(
     raise EmulatorError(f"no emulator is called {name!r}; there are {', '.join(NAMES)}")
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def clean(folder: Path) -> dict[str, str]:
     """Return this process's environment without what could lead to, or come from, elsewhere."""
     ours = re.compile(r"AWS_|ECS_|PYTHON|WORKHORSE_|PG|LAMBDA_|SERVICES$|DEBUG$|NODE_")
     kept = {name: value for name, value in os.environ.items() if not ours.match(name)}
@@ -119,6 +120,14 @@ def _environment(folder: Path) -> dict[str, str]:
         "XDG_CACHE_HOME": str(FOLDER / "cache"),
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 # -- installing ----------------------------------------------------------------------------------
@@ -140,6 +149,8 @@ def install(name: str, say: Callable[[str], None] = lambda line: None) -> None:
     """
     if name not in NAMES:
         raise EmulatorError(f"no emulator is called {name!r}; there are {', '.join(NAMES)}")
+    if installed(name):
+        return
     FOLDER.mkdir(exist_ok=True)
     # What is started inherits the lock: should this process be killed, the next installation waits
     # for a pip that still writes.

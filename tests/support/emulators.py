@@ -14,7 +14,6 @@ import http.client
 import inspect
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import urllib.request
@@ -38,6 +37,7 @@ MOTO: Final = "moto"
 INSTALLED: Final = emulators.NAMES
 MARKER: Final = "emulators"
 LEFT_OUT: Final = f"emulators beside moto are left out; run them with `make emulators` ({CHOICE})"
+free_port = emulators.free_port
 _READY_WITHIN_S: Final = 120.0
 _TRIES: Final = 3
 
@@ -102,7 +102,7 @@ def _group(item: pytest.Function) -> str:
 def _asks(function: Callable[..., object]) -> bool:
     inner = inspect.unwrap(function)
     code, names = getattr(inner, "__code__", None), getattr(inner, "__globals__", {})
-    ours = [name for name, value in names.items() if value in (emulator, sqs_endpoint)]
+    ours = [name for name, value in names.items() if value in (emulator, need, sqs_endpoint)]
     return code is not None and any(name in code.co_names for name in ours)
 
 
@@ -180,7 +180,7 @@ def _start(
         process = RunningProcess(moto_command(), env=env, cwd=folder)
         port = int(process.wait_for(r"^port (\d+)$", within=_READY_WITHIN_S)[1])
         return process, _Started(f"http://127.0.0.1:{port}", "/moto-api/", "123456789012")
-    port = free_port()
+    port = emulators.free_port()
     launch = emulators.launch(
         name,
         port,
@@ -211,11 +211,3 @@ def _ready(process: RunningProcess, url: str) -> bool:
     if seen == "ended" and "in use" not in process.output():
         raise RuntimeError(f"{process} has ended:\n{process.output()[-4000:]}")
     return seen == "ready"
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -143,6 +143,28 @@ class PostgresServer:
         self.stop()
         self.start()
 
+    def hand_over(self) -> int:
+        """Let it outlive this process; return its process's id, for whoever ends it.
+
+        It ends with SIGINT, and its folder is then the other's to remove.
+        """
+        atexit.unregister(self.close)
+        self.databases.disconnect()
+        guardian().release_group(self.pid)
+        guardian().release_folder(self.folder)
+        return self.pid
+
+    @property
+    def pid(self) -> int:
+        """The server's process, which leads a group of its own.
+
+        Raises:
+            RuntimeError: It does not run.
+        """
+        if self._process is None:
+            raise RuntimeError("the server does not run")
+        return self._process.pid
+
     def close(self) -> None:
         """Stop it and remove its folder."""
         if hasattr(self, "databases"):

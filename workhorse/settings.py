@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from workhorse.domain.names import check_environment, check_queue, check_schema
@@ -83,7 +83,12 @@ class Settings(BaseSettings):
     """`module:attribute` of the app that the command line works for."""
 
     aws_endpoint_url: str | None = None
-    aws_region: str | None = None
+    aws_region: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("WORKHORSE_AWS_REGION", "AWS_DEFAULT_REGION", "AWS_REGION"),
+    )
+    """Else AWS_DEFAULT_REGION, as in boto3; AWS_REGION, as in other SDKs, which AWS sets in
+    containers; or the profile's."""
     sqs_queue_prefix: str = "workhorse-"
     sqs_queue_urls: dict[str, str] = Field(default_factory=dict)
     """Queue name to the URL, ARN or name of its SQS queue, where it is not prefix + name."""
@@ -135,6 +140,7 @@ class Settings(BaseSettings):
 _ALIASES = {
     "schema": "WORKHORSE_SCHEMA",  # a field cannot be called so: pydantic's own method is
     "ecs_agent_uri": "ECS_AGENT_URI",
+    "aws_region": "WORKHORSE_AWS_REGION",
 }
 _overrides: dict[str, Any] = {}
 

@@ -78,7 +78,10 @@ class Sender:
         batches = list(self._batches(outgoing, tally))
         if batches and not self._ready:
             first = self._runner.submit(self._calls.prepare)
-            await asyncio.wait([asyncio.wrap_future(first)], timeout=self._timing.look_s)
+            made = asyncio.wrap_future(first)
+            await asyncio.wait([made], timeout=self._timing.look_s)
+            if made.done() and not made.cancelled():
+                made.exception()  # the first call raises it again, and reports it
             self._ready = first.done() and outcome(first) is None
         futures = self._submit(batches)
         if futures:

@@ -18,6 +18,13 @@ PRINTED = {
         "as it is: at the open wait 'a month'",
         "changed: expected timer 'a month', came a new checkpoint 'voucher'",
     ],
+    "on_lambda.py": [
+        "produce: 202 True",
+        "carrier: a saddle, key order-1",
+        "handler: {'batchItemFailures': []}",
+        "the run: scheduled",
+        "maintain: {}",
+    ],
     "batch_mails.py": [
         "provider: 3 mails in one request",
         "provider: 1 mails in one request",

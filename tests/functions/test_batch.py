@@ -43,5 +43,16 @@ def test_a_batch_of_each_kind_keeps_the_failed_store_call_alone(deployed: Deploy
     assert "no JSON" not in function.output()
 
 
+def test_a_run_that_nobody_named_does_not_stand_in_the_way(deployed: Deployed) -> None:
+    """A scan that meets the broken run fails; what the batch names is looked at all the same."""
+    function = deployed.function()
+    break_claims_of(deployed.store, deployed.new("quick", "broken"))
+    named, unknown = deployed.new("quick", "named"), new_run_id()
+    for run_id in (named, unknown):
+        assert function.invoke(event_of(body_of(run_id))) == {"batchItemFailures": []}
+    assert deployed.state(named) is RunState.SUCCEEDED
+    assert deployed.queue.counts().delayed == deployed.queue.counts().total == 1
+
+
 def unreadable_id(event: dict[str, list[dict[str, str]]]) -> str:
     return next(r["messageId"] for r in event["Records"] if r["body"] == "{no JSON")

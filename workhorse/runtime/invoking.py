@@ -230,12 +230,12 @@ class Invocation:
 
     def _set_apart(self, line: _Line, receipt: Receipt, error: Exception) -> None:
         """After a claim that failed: look at its messages one by one, and scan no more."""
-        line.scans = line.full = False
+        scanned, line.scans, line.full = line.scans, False, False
         if not line.receipts:
             _log.error("queue %s: a scan failed", line.claimer.queue, exc_info=error)
             return
         line.receipts.popleft()
-        if len(receipt.ids) > 1:
+        if scanned or len(receipt.ids) > 1:  # it may be one that nobody named
             apart = receipt.split()
             self._receipts += apart
             line.receipts.extendleft(reversed(apart))

@@ -19,6 +19,14 @@ from infra.constructs.system import System, check_variables
 
 RUNTIME: Final = lambda_.Runtime.PYTHON_3_13
 """The newest Python that Workhorse is tested on."""
+_NETWORK_ACTIONS: Final = (
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:CreateNetworkInterface",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSubnets",
+    "ec2:UnassignPrivateIpAddresses",
+)
 
 
 class WorkhorseFunction(Construct):
@@ -112,6 +120,31 @@ class WorkhorseFunction(Construct):
         )
         # Lambda checks at once whether the role may join the network.
         self.function.node.add_dependency(role)
+        if network is not None:
+            _keep_code_off_the_network(self, role, self.function)
+
+
+def _keep_code_off_the_network(
+    scope: Construct, role: iam.IRole, function: lambda_.IFunction
+) -> None:
+    """Deny to the function's code what Lambda may do in its name.
+
+    A policy apart from the role's own, on which the function depends while this names the function.
+    """
+    iam.Policy(
+        scope,
+        "CodeIsNotLambda",
+        roles=[role],
+        statements=[
+            iam.PolicyStatement(
+                sid="LeaveNetworkToLambda",
+                effect=iam.Effect.DENY,
+                actions=list(_NETWORK_ACTIONS),
+                resources=["*"],
+                conditions={"ArnEquals": {"lambda:SourceFunctionArn": function.function_arn}},
+            )
+        ],
+    )
 
 
 def _join_network(scope: Construct) -> iam.PolicyStatement:
@@ -121,14 +154,7 @@ def _join_network(scope: Construct) -> iam.PolicyStatement:
     """
     return iam.PolicyStatement(
         sid="JoinNetwork",
-        actions=[
-            "ec2:AssignPrivateIpAddresses",
-            "ec2:CreateNetworkInterface",
-            "ec2:DeleteNetworkInterface",
-            "ec2:DescribeNetworkInterfaces",
-            "ec2:DescribeSubnets",
-            "ec2:UnassignPrivateIpAddresses",
-        ],
+        actions=list(_NETWORK_ACTIONS),
         resources=["*"],
         conditions=in_this_region(scope),
     )

@@ -59,6 +59,20 @@ class Rights:
             *_keys(queues, sends=True),
         ]
 
+    @staticmethod
+    def operator(queues: Sequence[WakeupQueue]) -> list[iam.PolicyStatement]:
+        """For people: `workhorse doctor`, `rehint`, `dlq list` and `dlq drain`.
+
+        The queues themselves are not received from: an operator's look takes no wakeup away.
+        """
+        dead = [queue.dead_letters.queue_arn for queue in queues]
+        return [
+            _allow("SendWakeups", SEND, _arns(queues)),
+            _allow("CountWakeups", LOOK, _arns(queues)),
+            _allow("DrainDeadLetters", RECEIVE, dead),
+            *_keys(queues, sends=True),
+        ]
+
 
 def grant(role: iam.IRole, statements: Iterable[iam.PolicyStatement]) -> None:
     """Give a role what the statements say."""

@@ -273,6 +273,16 @@ def test_a_worker_of_one_queue_receives_from_it_alone(stack: cdk.Stack) -> None:
     assert send.resources == [mail.queue.queue_arn, default.queue.queue_arn]
 
 
+def test_an_operator_drains_dead_letters_and_receives_nothing_else(stack: cdk.Stack) -> None:
+    mail, default = queue(stack, "mail"), queue(stack)
+    send, look, drain = Rights.operator([mail, default])
+    assert set(drain.resources) == {q.dead_letters.queue_arn for q in (mail, default)}
+    assert "sqs:ReceiveMessage" in drain.actions
+    for statement in (send, look):
+        assert set(statement.resources) == {q.queue.queue_arn for q in (mail, default)}
+        assert "sqs:ReceiveMessage" not in statement.actions
+
+
 def test_fifo_queues_are_told_to_processes(stack: cdk.Stack) -> None:
     system = a_system(stack, fifo=True, prefix="shop-")
     assert system.variables()["WORKHORSE_SQS_FIFO"] == "true"

@@ -114,6 +114,25 @@ def test_maintenance_alone_looks_at_dead_letters_and_nobody_receives_them(
     assert found[1] == LOOK
 
 
+def test_a_functions_code_may_not_do_what_lambda_does_in_its_name(
+    synthesized: Synthesized,
+) -> None:
+    denied = {}
+    for policy in synthesized.of_type(LAMBDA, "AWS::IAM::Policy").values():
+        for statement in policy["Properties"]["PolicyDocument"]["Statement"]:
+            if (
+                statement["Effect"] == "Deny"
+                and "ec2:CreateNetworkInterface" in statement["Action"]
+            ):
+                (role,) = policy["Properties"]["Roles"]
+                function = statement["Condition"]["ArnEquals"]["lambda:SourceFunctionArn"]
+                denied[function["Fn::GetAtt"][0]] = role["Ref"]
+    functions = synthesized.of_type(LAMBDA, "AWS::Lambda::Function")
+    assert denied == {
+        name: it["Properties"]["Role"]["Fn::GetAtt"][0] for name, it in functions.items()
+    }
+
+
 @BOTH
 def test_the_scheduler_starts_maintenance_and_nothing_else(
     synthesized: Synthesized, name: str

@@ -4,7 +4,7 @@ Read when the first connection is made, kept, and read again when the database l
 them: so a rotation needs no restart. (Whether a refusal was for the password is not asked: servers
 and proxies say it in many ways, and one more look does no harm.)
 
-Source: docs/security.md
+Source: docs/security.md; docs/adr/0026-a-password-in-a-secret.md
 """
 
 from __future__ import annotations

@@ -170,6 +170,10 @@ class Broker:
         self.by: dict[str, Counter[str]] = {}
         self.empty = 0
         """How many receives brought nothing."""
+        self.receives_at: list[float] = []
+        """When receives were asked for."""
+        self.faults: dict[str, Exception] = {}
+        """What is raised instead of an answer, by operation."""
         self._disorder = disorder
         self._queues: dict[str, _Queue] = {}
         self._numbers = itertools.count(1)
@@ -190,6 +194,10 @@ class Broker:
         with self.time.changed:
             self.counts[operation] += 1
             self.by.setdefault(who, Counter())[operation] += 1
+            if operation == "receive_message":
+                self.receives_at.append(self.time.now_ms)
+            if operation in self.faults:
+                raise self.faults[operation]
             if operation == "get_queue_url":
                 return {"QueueUrl": f"https://sqs.invalid/1/{parameters['QueueName']}"}
             queue = self._queues.setdefault(parameters["QueueUrl"], _Queue())

@@ -1,4 +1,4 @@
-"""Behind MiniStack's event source mapping: what stays in the queue is dead-lettered, and no more."""
+"""Behind MiniStack's event source mapping: what stays in the queue is dead-lettered, no more."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -17,8 +18,7 @@ from workhorse.domain.runs import RunState
 @pytest.fixture
 def produce(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(ROOT / "examples")
-    import on_lambda
-
+    on_lambda = import_module("on_lambda")
     app: Any = on_lambda.app
     here = Workhorse(database_url=database_url, lane="memory", registry=app.registry)
     with app.replaced_by(here):
@@ -42,9 +42,7 @@ def test_a_request_is_accepted_once(produce: Any) -> None:
     run_id = json.loads(first["body"])["run_id"]
     assert json.loads(again["body"])["run_id"] == run_id
 
-    import on_lambda
-
-    assert on_lambda.app.run(run_id).view().state is RunState.READY
+    assert import_module("on_lambda").app.run(run_id).view().state is RunState.READY
 
 
 def test_a_key_belongs_to_one_order(produce: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from tests.functions.conftest import Deployed, body_of, counted, event_of
 from tests.support.lambda_runtime import FunctionError, a_record
 from tests.support.sqs_proxy import UNAVAILABLE, Answer, SqsProxy
+from workhorse import Workhorse, lambda_handler
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.runs import RunState
+from workhorse.errors import ConfigurationError
 
 ENDED: dict[str, Any] = {"batchItemFailures": []}
 
@@ -131,10 +134,14 @@ def test_what_cannot_be_sent_anew_stays_in_the_queue(deployed: Deployed) -> None
             return Answer(200, {"Successful": sent, "Failed": failed})
 
         proxy.fault = refuse_one
+        proxy.forget()
         event = event_of(*map(body_of, unknown))
         names = [record["messageId"] for record in event["Records"]]
         assert kept(function.invoke(event)) == names[1:2]
         assert deployed.queue.counts().delayed == 2
+        sent = proxy.made("SendMessageBatch")[0].entries
+        assert {json.loads(entry["MessageBody"])["missed"] for entry in sent} == {1}
+        assert {entry["DelaySeconds"] for entry in sent} == {5}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +174,11 @@ def test_a_wrong_event_fails_the_invocation(deployed: Deployed) -> None:
     with pytest.raises(FunctionError) as failed:
         deployed.function().invoke({"detail-type": "Scheduled Event"})
     assert failed.value.kind == "InvalidEventError"
+
+
+def test_a_lane_without_messages_is_refused_when_the_module_is_loaded() -> None:
+    with pytest.raises(ConfigurationError, match="WORKHORSE_LANE=sqs"):
+        lambda_handler(Workhorse(lane="polling"))
 
 
 def test_an_empty_batch_is_answered(deployed: Deployed) -> None:

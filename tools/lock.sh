@@ -1,6 +1,6 @@
 #!/bin/sh
-# Write requirements/dev.txt anew from pyproject.toml, requirements/infra.txt from infra.in, and the
-# image's from both, for all Pythons and platforms at once.
+# Write requirements/dev.txt anew from pyproject.toml, requirements/infra.txt from infra.in, the
+# image's from both, and emulators' from their own, for all Pythons and platforms at once.
 # Usage: sh tools/lock.sh [--upgrade]     Without --upgrade, versions that still fit are kept.
 set -eu
 cd "$(dirname "$0")/.."
@@ -38,6 +38,21 @@ grep -v '^#' requirements/infra.txt >"$folder/infra.txt"
 } >"$folder/whole.txt"
 cp "$folder/whole.txt" requirements/infra.txt
 echo "lock: requirements/infra.txt names $(grep -c '==' requirements/infra.txt) packages"
+
+# Emulators, each in an environment of its own. (fauxqs comes by npm; its package-lock.json is made by
+# `npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts` beside it.)
+for name in localstack ministack fauxqs; do
+    pins=requirements/emulators/$name
+    grep -v '^#' "$pins.txt" >"$folder/$name.txt"
+    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+        --only-binary :all: --no-header --no-annotate "$@" --output-file "$folder/$name.txt" "$pins.in"
+    {
+        grep '^#' "$pins.txt"
+        cat "$folder/$name.txt"
+    } >"$folder/whole.txt"
+    cp "$folder/whole.txt" "$pins.txt"
+    echo "lock: $pins.txt names $(grep -c '==' "$pins.txt") packages"
+done
 
 # What the image installs, in the versions that the tests run with.
 sed -n 's/^requires = \["\(.*\)"\]$/\1/p' pyproject.toml >"$folder/build.in"

@@ -23,6 +23,14 @@ _PLACE: Final = re.compile(
 )
 
 
+_NAMES: Final = {
+    "localstack": "LocalStack",
+    "ministack": "MiniStack",
+    "fauxqs": "fauxqs",
+    "moto": "moto",
+}
+
+
 class Difference(NamedTuple):
     """What one emulator does instead of what SQS does."""
 
@@ -72,10 +80,14 @@ def table() -> str:
     )
     rows: dict[str, list[str]] = {}
     for emulator, check, instead in DIFFERENCES:
+        rows.setdefault(check, []).append(f"{_NAMES[emulator]}: {instead}")
+    lines = [
+        "| what SQS does | what emulators do instead | the check, `test_...` |",
+        "| --- " * 3 + "|",
+    ]
+    for check, found in rows.items():
         line = " ".join(says[check.partition("[")[0]].split()).removesuffix(".")
-        rows.setdefault(line, []).append(f"{emulator}: {instead}")
-    lines = ["| what SQS does | what emulators do instead |", "| --- | --- |"]
-    lines += [f"| {line} | {'; '.join(found)} |" for line, found in rows.items()]
+        lines.append(f"| {line} | {'; '.join(found)} | `{check}` |")
     return "\n".join(lines) + "\n"
 
 

@@ -18,6 +18,12 @@ PRINTED = {
         "as it is: at the open wait 'a month'",
         "changed: expected timer 'a month', came a new checkpoint 'voucher'",
     ],
+    "web_producer.py": [
+        "ordered: 202 sent again, the same run: True",
+        "a forked process ordered: True",
+        "a forked process ordered: True",
+        "runs: 3",
+    ],
     "on_lambda.py": [
         "produce: 202 True",
         "carrier: a saddle, key order-1",

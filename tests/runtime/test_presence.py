@@ -287,9 +287,11 @@ def test_a_beat_waits_for_a_claims_turn(rig: Rig, faulty: FaultyStore) -> None:
     asked = threading.Event()
 
     class Watched(threading.Semaphore):
-        def __enter__(self) -> bool:
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
             asked.set()
-            return super().__enter__()
+            return super().acquire(blocking, timeout)
+
+        __enter__ = acquire
 
     turns = Watched(0)
     worker = rig.worker(store=faulty)

@@ -105,8 +105,32 @@ def test_a_run_goes_from_the_producer_to_its_end(deployed: Deployed) -> None:
     eventually(lambda: deployed.state(run_id) == RunState.SUCCEEDED, within=WITHIN_S)
     assert deployed.app.run(run_id).result() == "parcel of order-7 has arrived"
     sqs = deployed.client("sqs")
-    for queue in ("workhorse-default", "workhorse-default-dlq"):
-        eventually(lambda queue=queue: messages(sqs, queue) == 0, within=WITHIN_S)
+    left = ("workhorse-default", "workhorse-default-dlq")
+    eventually(lambda: sum(messages(sqs, queue) for queue in left) == 0, within=WITHIN_S)
+
+
+def test_the_mapping_the_queue_and_the_alarms_are_as_the_template_says(
+    deployed: Deployed,
+) -> None:
+    (mapping,) = deployed.client("lambda").list_event_source_mappings()["EventSourceMappings"]
+    assert mapping["EventSourceArn"] == deployed.it.arn("sqs", "workhorse-default")
+    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert mapping["BatchSize"] == 10
+    sqs = deployed.client("sqs")
+    url = sqs.get_queue_url(QueueName="workhorse-default")["QueueUrl"]
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert found["VisibilityTimeout"] == "360"
+    assert json.loads(found["RedrivePolicy"]) == {
+        "deadLetterTargetArn": deployed.it.arn("sqs", "workhorse-default-dlq"),
+        "maxReceiveCount": 10,
+    }
+    alarms = deployed.client("cloudwatch").describe_alarms()["MetricAlarms"]
+    assert {alarm["MetricName"] for alarm in alarms} == {
+        "OldestRunnableAge",
+        "FailedRuns",
+        "MaintenancePasses",
+        "ApproximateNumberOfMessagesVisible",
+    }
 
 
 def a_day_goes_by(database_url: str) -> None:

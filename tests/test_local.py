@@ -134,10 +134,12 @@ def test_a_process_that_has_taken_an_id_over_is_left_alone(
     assert not place.folder.exists()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("running", [1, 3], ids=["early", "late"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT"])
 def test_nothing_is_left_of_a_start_that_was_broken_off(
-    place: Place, processes: Processes, how: signal.Signals
+    place: Place, processes: Processes, how: str, running: int
 ) -> None:
+    """Early the emulator alone has been started, late the guardian and PostgreSQL too."""
     need("moto")
     starting = processes.python(
         "-m", "tools.local", "up", env={"LOCAL": str(place.folder), "EMULATOR": "moto"}
@@ -154,7 +156,8 @@ def test_nothing_is_left_of_a_start_that_was_broken_off(
         return ""
 
     made = eventually(mark, within=60)
-    starting.send(how)
+    eventually(lambda: len(marked(made)) >= running, within=60)
+    starting.send(signal.Signals[how])
     starting.wait(within=60)
     eventually(lambda: marked(made) == [], within=60)
     assert not (place.folder / "state.json").exists()

@@ -54,6 +54,7 @@ SETTINGS: Final = (
     SettingOption("newest_build_only", "", "Leave queues to workers of newer builds."),
     SettingOption("metrics", "FORMAT", "off, or emf: maintenance writes measures to the output."),
     SettingOption("metrics_namespace", "NAME", "CloudWatch's namespace of these measures."),
+    SettingOption("min_time_left_seconds", "SECONDS", "Lambda: what a run needs to be begun."),
     SettingOption("function_timeout_seconds", "SECONDS", "The Lambda functions' time-out."),
     SettingOption("log_level", "LEVEL", "DEBUG, INFO, WARNING, ERROR or CRITICAL."),
     SettingOption("log_format", "FORMAT", "text or json."),

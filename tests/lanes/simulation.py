@@ -36,6 +36,8 @@ PATIENCE_S: Final = 30.0
 """In real time: how long a simulation that has come to a stop is waited for."""
 VISIBILITY_MS: Final = 30_000.0
 HANDLERS: Final = "handlers"
+OPTIONS: Final = WorkerOptions(lease_ms=86_400_000, store_call_ms=86_400_000)
+"""Statements take real time, in which simulated time may go on: none of them is said to hang."""
 
 
 @dataclass(eq=False)
@@ -319,7 +321,7 @@ class Member:
             registry=fleet.app.registry,
             publish=Publisher(lambda: self.lane, fleet.counters).publish,
             counters=fleet.counters,
-            options=WorkerOptions(),
+            options=OPTIONS,
             pace=SimulatedPace(fleet.time, self.who),
         )
 

@@ -106,6 +106,15 @@ def test_one_wakeup_empties_a_queue(deployed: Deployed) -> None:
     assert deployed.queue.counts().total == 0
 
 
+def test_what_an_end_frees_is_run_by_the_same_invocation(deployed: Deployed) -> None:
+    """The runs of a session take turns; none of them waits for an invocation of its own."""
+    function = deployed.function()
+    names = [deployed.new("quick_async", f"{number}", session="s") for number in range(3)]
+    assert function.invoke(event_of(body_of(names[0]))) == ENDED
+    assert {deployed.state(run_id) for run_id in names} == {RunState.SUCCEEDED}
+    assert deployed.witnessed() == [f"quick_async {number}" for number in range(3)]
+
+
 def test_a_process_that_is_killed_leaves_its_run_to_others(deployed: Deployed) -> None:
     """As Lambda does at the time-out, whatever the reason: the lease runs out, and it is run."""
     function = deployed.function(lease_seconds="1")

@@ -28,6 +28,17 @@ def test_what_is_written_is_read() -> None:
         assert wire.decode(wire.encode(wakeup)) == wakeup
 
 
+def test_how_often_a_run_was_not_there_travels_with_its_wakeup() -> None:
+    wakeup = Wakeup(RUN, "default", missed=2)
+    assert wire.decode(wire.encode(wakeup)) == wakeup
+    assert "missed" not in json.loads(wire.encode(Wakeup(RUN, "default")))
+
+
+@pytest.mark.parametrize("missed", [-1, 1_001, 1.5, True, "1", None, [1]])
+def test_a_count_that_is_none_is_left_out(missed: object) -> None:
+    assert wire.decode(body(missed=missed)) == Wakeup(RUN, "default")
+
+
 def test_the_fields_are_those_of_the_documented_format() -> None:
     assert json.loads(wire.encode(Wakeup(RUN, "default", TRACE))) == {
         "workhorse": 1,

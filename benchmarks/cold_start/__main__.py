@@ -138,9 +138,7 @@ def main() -> int:
             "sqlite": f"sqlite:///{folder}/bench.sqlite3",
             "postgresql": server.databases.url(server.databases.create()),
         }
-        results = {
-            kind: measure(url, cold=told.cold, warm=told.warm) for kind, url in urls.items()
-        }
+        results = {kind: measure(url, cold=told.cold, warm=told.warm) for kind, url in urls.items()}
     table = Table("milliseconds", *results)
     for name in next(iter(results.values())):
         table.add_row(name.removesuffix("_ms"), *(f"{each[name]:,}" for each in results.values()))

@@ -10,16 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
 from tests.runtime.ecs_agent import Answer, FakeAgent, error, failure, fake_agent, port_of, told
-from tests.runtime.rig import Gate, Rig
+from tests.runtime.rig import QUICK, Gate, Rig
 from tests.support.eventually import eventually
 from workhorse.domain.runs import RunState
 from workhorse.errors import ConfigurationError
+from workhorse.handlers.context import Context
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.runtime import protection
 from workhorse.runtime.activation import Activation
@@ -575,6 +577,28 @@ def test_a_worker_in_ecs_is_protected_while_it_runs_something(rig: Rig, agent: F
 
     assert agent.states == [True, False]
     eventually(lambda: not _threads())
+
+
+def test_when_the_drain_is_over_it_is_taken_off_beside_what_is_cut_short(
+    rig: Rig, agent: FakeAgent
+) -> None:
+    """Not behind it: a call that hangs must not bring the backstop on."""
+    seen: list[list[bool]] = []
+
+    def handler(ctx: Context) -> None:
+        ctx.cancelled.wait(20)
+        eventually(lambda: not agent.protected)
+        seen.append(agent.states)
+
+    rig.task("t")(handler)
+    rig.enqueue("t")
+    worker = rig.worker(ecs_agent_uri=agent.uri, shutdown=replace(QUICK, cancel_grace_ms=20_000))
+    worker.start()
+    eventually(lambda: agent.protected)
+
+    worker.stop(0)
+
+    assert seen == [[True, False]]
 
 
 def test_an_agent_that_hangs_is_in_no_run_s_way(rig: Rig, agent: FakeAgent) -> None:

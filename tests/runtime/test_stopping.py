@@ -20,6 +20,7 @@ from workhorse.domain.runs import MAX_HAND_BACKS, Reason, RunState
 from workhorse.errors import ConfigurationError, SchemaMismatchError, WorkhorseError
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.signals import Stopped, StopReason
+from workhorse.runtime.options import Shutdown
 from workhorse.store.database import Store
 from workhorse.store.schema import VERSION
 from workhorse.telemetry import Metric
@@ -418,3 +419,31 @@ def test_the_twentieth_hand_back_of_an_attempt_is_an_error(rig: Rig) -> None:
         worker.stop(0)
 
     assert rig.view(run_id).reason is Reason.INTERRUPTED
+
+
+def test_the_parts_of_a_shutdown_leave_time_before_the_backstop(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As shipped: whatever hangs, all of it ends half a second before the backstop would come."""
+    gate = Gate()
+    rig.task("t")(gate.come)
+    rig.enqueue("t")
+    shutdown = Shutdown()
+    worker = rig.worker(shutdown=shutdown)
+    worker.start()
+    gate.wait()
+    parts, waits = worker._parts, []
+
+    def not_quiet(timeout: float) -> bool:
+        waits.append(timeout * 1000)
+        return False
+
+    monkeypatch.setattr(parts, "_wait_until_quiet", not_quiet)
+    monkeypatch.setattr(parts, "close", lambda within_ms: waits.append(within_ms))
+    parts.shut_down(shutdown.drain_ms / 1000)
+    monkeypatch.undo()
+    gate.open()
+
+    assert waits[:2] == [shutdown.drain_ms, shutdown.cancel_grace_ms]
+    assert len(waits) == 4
+    assert sum(waits[1:]) <= shutdown.backstop_ms - 500

@@ -186,7 +186,7 @@ class Engine:
             done = executor.close(max(0.5, min(2.0, _left(deadline)))) and done
         for loop in self._loops:
             done = loop.join(max(0.1, _left(deadline))) and done
-        self._protection.wait(_left(deadline))
+        self._protection.wait(_left(deadline) - 0.5)
         self._heartbeat_store.close()
         self._closed = True
         self._writer.end()
@@ -339,7 +339,8 @@ class Engine:
     # -- stopping --------------------------------------------------------------------------------
 
     def tell_cancelled(self) -> None:
-        """Set `ctx.cancelled` of all that runs."""
+        """Set `ctx.cancelled` of all that runs; what protects them is taken off, for they end."""
+        self._protection.close()
         for activation in self.holdings.all():
             activation.core.cancelled.set(StopReason.SHUTDOWN)
 

@@ -17,6 +17,8 @@ from workhorse.telemetry import Counters, get_logger
 
 _log = get_logger("worker")
 
+_LOOK_S: Final = 0.1
+"""How long a stop may go unnoticed: the time for a shutdown is short."""
 _LABELLED: Final = re.compile(r"(\w+)\[(.*)\]")
 
 
@@ -49,7 +51,10 @@ class HealthServer:
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="workhorse-health", daemon=True
+            target=self._server.serve_forever,
+            args=(_LOOK_S,),
+            name="workhorse-health",
+            daemon=True,
         )
         self._thread.start()
 

@@ -191,6 +191,7 @@ class Parts:
             left_ms = shutdown.backstop_ms - shutdown.cancel_grace_ms
             hand_back_ms = min(hand_back_ms, max(500, left_ms - 500))
             quiet = self._wait_until_quiet(hand_back_ms / 3000)
+            hand_back_ms = hand_back_ms * 2 // 3
         released = self.engine.release()
         if released:
             _log.warning("%d runs do not end: they are handed back as they are", released)

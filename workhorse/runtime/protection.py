@@ -75,7 +75,7 @@ class Protection:
     def wait(self, timeout: float) -> None:
         """Wait until it was tried to take the protection off, where it has to be; 2.2 s at most."""
         if self._keeper is not None:
-            self._keeper.wait(min(timeout, _OFF_S))
+            self._keeper.wait(max(0.0, min(timeout, _OFF_S)))
 
     def longest(self) -> timedelta:
         """Return how long a handler may be active."""

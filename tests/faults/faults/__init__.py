@@ -1,0 +1,83 @@
+"""What a fault is, and the list of all of them.
+
+A module of faults registers its classes:
+
+    @register
+    class Killed:
+        name = "SIGKILL"
+        kind = "worker"
+        holds = (0.0, 0.5)
+
+        def apply(self, fleet: Fleet, rng: random.Random) -> str: ...
+        def heal(self, fleet: Fleet) -> None: ...
+
+`kind` is the part that is broken: faults of one kind come one after the other, those of different
+kinds at the same time. A fault is made anew for each time that it is applied, so it may keep in
+itself what `heal` needs. All that is drawn is drawn from `rng`, so that a seed replays.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import random
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from tests.faults.fleet import Fleet
+
+WORKER: Final = "worker"
+DATABASE: Final = "database"
+BROKER: Final = "broker"
+WIRE: Final = "wire"
+
+
+class Fault(Protocol):
+    """Something that breaks a part of a fleet, and lets it go again."""
+
+    name: ClassVar[str]
+    """What plan and report call it."""
+    kind: ClassVar[str]
+    """Which part it breaks: WORKER, DATABASE, BROKER, WIRE, or a word of its own."""
+    holds: ClassVar[tuple[float, float]]
+    """For how many seconds it is left to work between `apply` and `heal`: the least, the most."""
+
+    def apply(self, fleet: Fleet, rng: random.Random) -> str | Coroutine[Any, Any, str]:
+        """Break it; return what was done to whom, in a few words."""
+        ...
+
+    def heal(self, fleet: Fleet) -> None | Coroutine[Any, Any, None]:
+        """Take it back; called once, also where `apply` has raised."""
+        ...
+
+
+FAULTS: Final[list[type[Fault]]] = []
+"""All faults, in the order of their registration; `load` fills it."""
+
+_F = TypeVar("_F", bound=type[Fault])
+_MODULES: Final = (
+    "tests.faults.faults.signals",
+    "tests.faults.faults.postgres",
+    "tests.faults.faults.setting_back",
+    "tests.faults.faults.contention",
+    "tests.faults.faults.broker",
+    "tests.faults.wires.faults",  # proxies, pooler, clocks: where they are there
+)
+
+
+def register(fault: _F) -> _F:
+    """Add a class of faults to `FAULTS`; a decorator."""
+    if fault.name in {each.name for each in FAULTS}:
+        raise ValueError(f"two faults are called {fault.name!r}")
+    FAULTS.append(fault)
+    return fault
+
+
+def load() -> list[type[Fault]]:
+    """Import all modules of faults, and return the list."""
+    for module in _MODULES:
+        parent = module.rpartition(".")[0]
+        if importlib.util.find_spec(parent) and importlib.util.find_spec(module):
+            importlib.import_module(module)
+    return FAULTS

@@ -193,7 +193,7 @@ def test_a_cancel_reaches_the_handler(
     view = rig.view(run_id)
     assert told == [StopReason.CANCELLED]
     assert view.result == ('"kept"' if kind == "plain" else None)
-    assert rig.count(Metric.RUNS_SETTLED, "cancelled") == 1
+    eventually(lambda: rig.count(Metric.RUNS_SETTLED, "cancelled") == 1)
     assert "failed" not in caplog.text, "it has not, and is not tried again"
 
 

@@ -74,7 +74,7 @@ class Echoes:
         self._full = came >= asked
         if came < min(asked, ONE_CALL):
             self._too_many(2)
-        self._runs -= came
+        self._runs -= came * self._runs_each
 
     def claimed(self, runs: int, notes: Mapping[str, int]) -> None:
         """Take in how many runs a claim took, with messages or without.

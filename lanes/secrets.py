@@ -6,7 +6,6 @@ the group `workhorse.secrets`, and imported only where a setting names a secret.
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Self
 
 from workhorse.settings import Settings
@@ -21,7 +20,6 @@ class AwsSecrets:
 
     def __init__(self, region: str | None) -> None:
         self._region = region
-        self._lock = threading.Lock()
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -37,19 +35,19 @@ class AwsSecrets:
         Raises:
             Exception: Whatever the SDK raises.
         """
-        # One at a time: making a client is not safe in threads. It is wanted seldom, and a client
-        # that was kept could not be used after a fork.
-        with self._lock:
-            client = self._client(name)
-            try:
-                return str(client.get_secret_value(SecretId=name)["SecretString"])
-            finally:
-                client.close()
+        # With a client of its own each time: it is wanted seldom, and one that was kept, or a lock
+        # around it, could not be used after a fork.
+        client = self._client(name)
+        try:
+            return str(client.get_secret_value(SecretId=name)["SecretString"])
+        finally:
+            client.close()
 
     def _client(self, name: str) -> Any:
         import boto3
         from botocore.config import Config
 
+        # A session of its own too: making clients of one is not safe in threads.
         of_arn = name.split(":")[3] if name.startswith("arn:") and name.count(":") >= 6 else ""
         session = boto3.session.Session(region_name=of_arn or self._region)
         return session.client(

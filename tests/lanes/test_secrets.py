@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import boto3
 import pytest
@@ -44,6 +46,29 @@ def test_an_arn_says_the_region_itself() -> None:
     arn = a_secret("eu-west-1")
 
     assert AwsSecrets("us-east-1").read(arn) == VALUE
+
+
+def test_a_read_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the child of a fork, which would wait for a lock that nobody there gives back."""
+    arn = a_secret("us-east-1")
+    secrets = AwsSecrets(None)
+    client, hangs, goes_on = secrets._client, threading.Event(), threading.Event()
+
+    def hanging(name: str) -> object:
+        if not hangs.is_set():
+            hangs.set()
+            assert goes_on.wait(30)
+        return client(name)
+
+    monkeypatch.setattr(secrets, "_client", hanging)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(secrets.read, arn)
+        try:
+            assert hangs.wait(10)
+            assert threads.submit(secrets.read, arn).result(20) == VALUE
+        finally:
+            goes_on.set()
+        assert first.result(20) == VALUE
 
 
 def test_what_is_not_there_is_not_hidden() -> None:

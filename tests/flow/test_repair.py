@@ -213,6 +213,27 @@ def test_each_message_is_held_against_the_store(yard: Yard) -> None:
     assert json.loads(left["Body"])["workhorse"] == 2
 
 
+def test_a_message_that_comes_twice_is_one(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQS delivers at least once, and may do so within one receive."""
+    yard.bury("no wakeup")
+    lane: Any = yard.app.lane
+    find = lane.dead_letters
+
+    def doubling(queue: str) -> Any:
+        box = find(queue)
+        receive = box.receive
+        box.receive = lambda limit: [each for each in receive(limit) for _ in range(2)]
+        return box
+
+    monkeypatch.setattr(lane, "dead_letters", doubling)
+
+    (done,) = yard.app.admin.drain_dead_letters("q")
+
+    assert (done.ended, done.looked_at, done.deleted) == (Ended.EMPTY, 1, 1)
+    assert done.outcomes == {"unreadable": 1}
+    assert yard.dead.counts().total == 0
+
+
 def test_a_dry_run_changes_nothing(yard: Yard) -> None:
     for number in range(12):
         yard.work.enqueue(number)

@@ -241,9 +241,10 @@ class _Drain:
             return Ended.MOST
         if time.monotonic() >= deadline:
             return Ended.TIME
-        messages = self._box.receive(left)
-        self._held.update((message.message_id, message) for message in messages)
-        fresh = [message for message in messages if message.message_id not in self._seen]
+        # By id: a broker may hand a message out twice, and the later handle is the one that counts.
+        messages = {message.message_id: message for message in self._box.receive(left)}
+        self._held.update(messages)
+        fresh = [message for each, message in messages.items() if each not in self._seen]
         if not fresh:
             return Ended.EMPTY  # or what was looked at before has come back
         sightings = self._store().read(sight, _ids(fresh))

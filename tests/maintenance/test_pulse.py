@@ -49,7 +49,7 @@ def test_time_before_the_loop_begins_does_not_count() -> None:
     clock = Clock()
     pulse = Pulse(clock)
     clock.now += 10 * SILENT_S
-    pulse.begin()
+    pulse.goes_on()
     assert pulse.health(stopping=False).live
 
 
@@ -86,6 +86,29 @@ def test_the_loop_says_whether_the_store_answers(faulty: FaultyStore) -> None:
         away.back.set()
         eventually(lambda: maintenance.health().ready, within=30)
     assert not maintenance.health().ready
+
+
+def test_steps_that_wait_for_the_store_are_no_hang(faulty: FaultyStore) -> None:
+    """Each is tried again for half a minute where connections time out, and there are many."""
+    clock = Clock()
+    lives: list[bool] = []
+    maintenance = Maintenance(
+        store=faulty, lane=PollingLane(), publish=lambda hints: None, counters=Counters()
+    )
+    maintenance._pulse = Pulse(clock)
+
+    def away(_carry_out: object) -> object:
+        lives.append(maintenance.health().live)
+        clock.now += SILENT_S / 4
+        raise StoreUnavailableError("away")
+
+    faulty.faults["take"] = away
+    done = maintenance.run_due()
+
+    assert len(done.failed) == len(lives) > 4
+    assert all(lives)
+    clock.now += SILENT_S
+    assert not maintenance.health().live
 
 
 def test_a_store_that_is_away_before_the_first_pass_shows_too(store: Store) -> None:

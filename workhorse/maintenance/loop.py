@@ -186,7 +186,7 @@ class Maintenance:
             SchemaMismatchError: The database's schema does not fit.
         """
         self._beats.begin()
-        self._pulse.begin()
+        self._pulse.goes_on()
         try:
             with self._signals():
                 self._go_on(on_pass)
@@ -252,12 +252,14 @@ class Maintenance:
 
     def _do(self, step: Step, done: Pass, ends_at: float, *, force: bool) -> None:
         store = self._parts.store
+        self._pulse.goes_on()
         self._beats.if_due()
         try:
             if not store.run(rows.take, step.name, step.interval_ms, force=force):
                 return
             count = 0
             while True:
+                self._pulse.goes_on()
                 self._beats.if_due()
                 swept = step.page(self._parts)
                 self._parts.publish(swept.hints)

@@ -1,4 +1,4 @@
-"""What a maintenance process knows of itself: whether its loop goes round, and gets an answer."""
+"""What a maintenance process knows of itself: whether its loop goes on, and gets an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SILENT_S: Final = 120.0
-"""A loop that has not come round for so long hangs: a pass takes 50 s at most, a rest 30 s."""
+"""A loop that has begun nothing for so long hangs: a step takes 50 s at most, a rest 30 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Health:
     """How maintenance is."""
 
     live: bool
-    """Whether its loop goes round."""
+    """Whether its loop goes on."""
     ready: bool
     """Whether its last pass got its answers from the store, and is not over."""
     store_answers: bool
@@ -30,23 +30,23 @@ class Pulse:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._came_round_at = now()
+        self._went_on_at = now()
         self._passed_at: float | None = None
         self._store_answers = False
 
-    def begin(self) -> None:
-        """Note that the loop begins."""
-        self._came_round_at = self._now()
+    def goes_on(self) -> None:
+        """Note that the loop begins something: itself, a step or a page."""
+        self._went_on_at = self._now()
 
     def passed(self, *, store_answers: bool) -> None:
         """Note that a pass has ended."""
-        self._came_round_at = self._passed_at = self._now()
+        self._went_on_at = self._passed_at = self._now()
         self._store_answers = store_answers
 
     def health(self, *, stopping: bool) -> Health:
         """Return how it is."""
         now, passed_at = self._now(), self._passed_at
-        live = now - self._came_round_at < SILENT_S
+        live = now - self._went_on_at < SILENT_S
         return Health(
             live=live,
             ready=live and self._store_answers and not stopping,

@@ -217,6 +217,32 @@ def test_a_queue_that_the_broker_says_nothing_about_does_not_keep_the_others_fro
     assert sorted(hint.run_id for hint in outbox.hints) == sorted([ids["a"], ids["z"]])
 
 
+def test_a_broker_that_does_not_answer_takes_little_of_a_pass(
+    store: Store, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look takes ten seconds then, and a pass of all steps has fifty."""
+    names = [f"q{number}" for number in range(12)]
+    for name in names:
+        put(store, queue=name)
+    lane = TalkingLane(**dict.fromkeys(names, TimeoutError()))
+    clock, look = [0.0], lane.backlog
+
+    def slow(queue: str) -> int | None:
+        clock[0] += 10
+        return look(queue)
+
+    monkeypatch.setattr(lane, "backlog", slow)
+    monkeypatch.setattr("workhorse.maintenance.steps.monotonic", lambda: clock[0])
+
+    maintenance = _only("top_up", store, lane, outbox)
+    for _ in range(30):
+        asked = len(lane.asked)
+        done = maintenance.run_once()
+        assert done.failed == {"top_up": "TimeoutError"}
+        assert len(lane.asked) - asked == 2
+    assert len(set(lane.asked)) > 6  # others each time: one that is slow hides none for ever
+
+
 def test_a_top_up_writes_nothing_and_may_be_repeated(
     maintenance: Maintenance, store: Store, outbox: Outbox, counters: Counters
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 from workhorse.domain.hints import Hint
@@ -22,6 +23,8 @@ _log = get_logger("maintenance")
 
 MOST_TOP_UPS: Final = 100
 """Visible messages that a queue needs at most: who gets one scans for more."""
+_IN_VAIN_S: Final = 15.0
+"""How long a top-up looks at queues about which the broker says nothing."""
 
 Publish = Callable[[Sequence[Hint]], Any]
 """Sends wakeups; never raises."""
@@ -95,13 +98,20 @@ def top_up(parts: Parts) -> Swept:
     """
     hints: list[Hint] = []
     broken: Exception | None = None
-    for queue in parts.store.read(viewing.open_queues):
+    in_vain_s = 0.0
+    queues = parts.store.read(viewing.open_queues)
+    # In any order: a few that take long are not always the same ones that come first.
+    for queue in parts.draw.sample(queues, len(queues)):
+        if in_vain_s > _IN_VAIN_S:
+            break  # a broker that is away takes seconds for each, and has a whole fleet's queues
+        began = monotonic()
         try:
             visible = parts.lane.backlog(queue)
         except Exception as error:  # noqa: BLE001 - raised below
             why = error if isinstance(error, LaneError) else type(error).__name__
             _log.warning("queue %s: its backlog is not known: %s", queue, why)
             broken = broken or error
+            in_vain_s += monotonic() - began
             continue
         if visible is None:  # the lane has no messages: its workers scan
             continue

@@ -47,7 +47,7 @@ class Fault(Protocol):
         """Break it; return what was done to whom, in a few words."""
         ...
 
-    def heal(self, fleet: Fleet) -> None | Coroutine[Any, Any, None]:
+    def heal(self, fleet: Fleet) -> Coroutine[Any, Any, None] | None:
         """Take it back; called once, also where `apply` has raised."""
         ...
 

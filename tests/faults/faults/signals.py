@@ -1,0 +1,147 @@
+"""Signals to processes: killed, frozen past the lease, told to stop in every phase."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from tests.faults.faults import WORKER, register
+
+if TYPE_CHECKING:
+    from tests.faults.fleet import Fleet, Member
+    from tests.support.processes import RunningProcess
+
+_ENDS_WITHIN_S = 40.0
+"""A worker's own backstop ends it 29 s after the first signal."""
+_CLEAN = {0, 3, 4, 5}
+
+
+@register
+class Killed:
+    """SIGKILL of a worker with all that it started; sometimes of maintenance, or a producer."""
+
+    name: ClassVar[str] = "SIGKILL"
+    kind: ClassVar[str] = WORKER
+    holds: ClassVar[tuple[float, float]] = (0.2, 1.5)
+
+    def apply(self, fleet: Fleet, rng: random.Random) -> str:
+        whose = rng.choices([fleet.workers, fleet.maintainers, fleet.producers], [8, 1, 1])[0]
+        member = rng.choice(whose)
+        if not member.wanted:  # a producer that is done
+            member = fleet.any_worker(rng)
+        fleet.hold(member)
+        assert member.process is not None
+        member.process.send_group(signal.SIGKILL)
+        return member.name
+
+    def heal(self, fleet: Fleet) -> None:
+        """Do nothing: the supervisor starts another."""
+
+
+@register
+class Frozen:
+    """SIGSTOP of a worker for longer than its lease, then SIGCONT."""
+
+    name: ClassVar[str] = "SIGSTOP past the lease"
+    kind: ClassVar[str] = WORKER
+    holds: ClassVar[tuple[float, float]] = (0.0, 0.5)
+    leases: ClassVar[tuple[float, float]] = (1.3, 2.2)
+
+    def __init__(self) -> None:
+        self._stopped: Member | None = None
+
+    def apply(self, fleet: Fleet, rng: random.Random) -> str:
+        member = fleet.any_worker(rng)
+        fleet.hold(member)
+        assert member.process is not None
+        self._stopped, process = member, member.process
+        seconds = rng.uniform(*self.leases) * fleet.lease_s
+        with fleet.incident("frozen", member):
+            process.send_group(signal.SIGSTOP)
+            time.sleep(seconds)  # past the lease
+            process.send_group(signal.SIGCONT)
+        return f"{member.name} for {seconds:.1f} s"
+
+    def heal(self, fleet: Fleet) -> None:
+        if self._stopped is not None and self._stopped.process is not None:
+            self._stopped.process.send_group(signal.SIGCONT)
+
+
+class _Terminated:
+    """SIGTERM of a worker; it has to end by itself, with a code of its own."""
+
+    kind: ClassVar[str] = WORKER
+    holds: ClassVar[tuple[float, float]] = (0.0, 0.5)
+
+    def apply(self, fleet: Fleet, rng: random.Random) -> str:
+        member = fleet.any_worker(rng)
+        fleet.hold(member)
+        process = self.signal(member, rng)
+        deadline = time.monotonic() + _ENDS_WITHIN_S
+        while process.exit_code is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        code = process.exit_code
+        if code is None:
+            fleet.unhealed.append(
+                f"{member.name} did not end after SIGTERM:\n{process.output()[-2000:]}"
+            )
+            process.send_group(signal.SIGKILL)
+        elif code not in _CLEAN | {-signal.SIGTERM, -signal.SIGKILL, 77}:
+            fleet.unhealed.append(f"{member.name} ended with {code}:\n{process.output()[-2000:]}")
+        return f"{member.name}: exit code {code}"
+
+    def signal(self, member: Member, rng: random.Random) -> RunningProcess:
+        raise NotImplementedError
+
+    def heal(self, fleet: Fleet) -> None:
+        """Do nothing: the supervisor starts another."""
+
+
+@register
+class TerminatedAtWork(_Terminated):
+    """SIGTERM to a worker that works."""
+
+    name: ClassVar[str] = "SIGTERM at work"
+
+    def signal(self, member: Member, rng: random.Random) -> RunningProcess:
+        assert member.process is not None
+        member.process.send(signal.SIGTERM)
+        return member.process
+
+
+@register
+class TerminatedAtStart(_Terminated):
+    """SIGTERM to a worker that is just starting."""
+
+    name: ClassVar[str] = "SIGTERM at start"
+
+    def signal(self, member: Member, rng: random.Random) -> RunningProcess:
+        assert member.process is not None
+        starts = member.starts
+        member.process.send_group(signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while member.starts == starts and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0.0, 2.0))  # anywhere between its first import and its first claim
+        member.process.send(signal.SIGTERM)
+        return member.process
+
+
+@register
+class TerminatedTwice(_Terminated):
+    """A second SIGTERM while it drains: it ends at once, its leases expire."""
+
+    name: ClassVar[str] = "SIGTERM twice"
+
+    def signal(self, member: Member, rng: random.Random) -> RunningProcess:
+        process = member.process
+        assert process is not None
+        process.send(signal.SIGTERM)
+        time.sleep(
+            rng.uniform(0.1, 2.0)
+        )  # before, or after, the second in which it is a repetition
+        if process.exit_code is None:
+            process.send(signal.SIGTERM)
+        return process

@@ -1,0 +1,323 @@
+"""A fleet of real processes on real parts: PostgreSQL, an SQS endpoint, producers, workers of
+several lanes and maintenance, each in a process group of its own and started again when it ends, as
+a supervisor would.
+
+Faults reach the parts through it: `workers`, `server`, `broker`, `admin()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psycopg
+
+from tests.faults import ledger
+from tests.faults.broker import Broker
+from tests.faults.ledger import read_fields
+from tests.support.folders import disk_root
+from tests.support.guardian import guardian
+from tests.support.postgres import PostgresServer
+from tests.support.processes import RunningProcess
+from workhorse.store.database import Store
+from workhorse.store.migrating import migrate
+
+ROOT: Final = Path(__file__).parents[2]
+DATABASE: Final = "faults_tests"
+QUEUES: Final = ("work", "batch", "process", "bad")
+LANES: Final = ("sqs", "polling", "notify")
+"""Of the workers, in turn."""
+_TABLES: Final = """
+create table faults_book (run_id uuid not null, fence bigint not null, nonce text not null);
+create table faults_orders (run_id uuid not null);
+"""
+
+
+@dataclass
+class Member:
+    """A place in the fleet; its process is replaced when it ends."""
+
+    name: str
+    arguments: list[str]
+    env: dict[str, str]
+    process: RunningProcess | None = None
+    since: float = 0.0
+    starts: int = 0
+    wanted: bool = True
+    exits: list[int] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A time in which a part was broken, by CLOCK_MONOTONIC; `group` is the process that it hit."""
+
+    what: str
+    began: float
+    ended: float
+    group: int = 0
+
+
+class Fleet:
+    """Starts all of it; leaving it ends all of it.
+
+    Args:
+        seed: What the producers draw from.
+        runs: How many enqueues all producers make together.
+        rate: How many of them a second.
+        workers: How many worker processes.
+        lease_s: The workers' lease.
+        bad: How many of a thousand runs are of handlers that misbehave.
+        env: More of the members' environment, e.g. another database URL (a proxy's).
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        runs: int,
+        rate: float,
+        workers: int = 3,
+        producers: int = 2,
+        lease_s: float = 3.0,
+        bad: int = 25,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.lease_s = lease_s
+        self.incidents: list[Incident] = []
+        self.unhealed: list[str] = []
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self.folder = Path(tempfile.mkdtemp(prefix="wh-faults-", dir=disk_root()))
+        guardian().watch_folder(self.folder)
+        self.server = PostgresServer(
+            tcp=True,
+            settings={
+                "max_connections": "80",
+                "deadlock_timeout": "200ms",
+                "log_statement": "none",
+            },
+        )
+        self.broker = Broker()
+        self.broker.start()
+        self.broker.create_queues([f"workhorse-{queue}" for queue in QUEUES])
+        with self.admin("postgres") as connection:
+            connection.execute(f"create database {DATABASE}")
+        self.url = self.server.url(DATABASE)
+        self._create_tables()
+        self.env = {
+            "WORKHORSE_DATABASE_URL": self.url,
+            "WORKHORSE_AWS_ENDPOINT_URL": self.broker.url,
+            "WORKHORSE_AWS_REGION": "us-east-1",
+            "WORKHORSE_LANE": "sqs",
+            "WORKHORSE_LEASE_SECONDS": str(lease_s),
+            "WORKHORSE_DRAIN_SECONDS": "2",
+            "WORKHORSE_CONCURRENCY": "8",
+            "WORKHORSE_PROCESSES": "1",
+            "WORKHORSE_QUEUES": ",".join(QUEUES),
+            "WORKHORSE_HINT_STRIDE": "1",
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",  # no endpoint checks it
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "FAULTS_FOLDER": str(self.folder),
+            "FAULTS_SEED": str(seed),
+            "FAULTS_RUNS": str(runs // producers),
+            "FAULTS_RATE": str(rate / producers),
+            "FAULTS_BAD": str(bad),
+            **(env or {}),
+        }
+        cli = ["-m", "workhorse.cli", "--app", "tests.faults.handlers:app"]
+        self.workers = [
+            Member(
+                f"worker {at} ({LANES[at % len(LANES)]})",
+                [*cli, "worker"],
+                {"FAULTS_ROLE": "worker", "WORKHORSE_LANE": LANES[at % len(LANES)]},
+            )
+            for at in range(workers)
+        ]
+        self.maintainers = [Member("maintenance", [*cli, "maintain"], {})]
+        self.producers = [
+            Member(f"producer {at}", ["-m", "tests.faults.producer", str(at)], {})
+            for at in range(producers)
+        ]
+        self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
+
+    @property
+    def members(self) -> list[Member]:
+        """All places of the fleet."""
+        return [*self.workers, *self.maintainers, *self.producers]
+
+    def start(self) -> None:
+        """Start all members."""
+        for member in self.members:
+            self.launch(member)
+        self._supervisor.start()
+
+    # -- for faults ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def admin(self, database: str = DATABASE) -> Iterator[psycopg.Connection[Any]]:
+        """A connection of the driver's own, in autocommit, straight to the server."""
+        url = self.server.url(database)
+        with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def incident(self, what: str, member: Member | None = None) -> Iterator[None]:
+        """Note that a part is broken for the time of the context."""
+        began, group = time.monotonic(), member.pid if member is not None else 0
+        try:
+            yield
+        finally:
+            self.note(what, began, group=group)
+
+    def note(self, what: str, began: float, *, group: int = 0) -> None:
+        """Note that a part was broken from then until now."""
+        with self._lock:
+            self.incidents.append(Incident(what, began, time.monotonic(), group))
+
+    def any_worker(self, rng: random.Random) -> Member:
+        """Draw a worker that runs."""
+        return rng.choice([each for each in self.workers if self.runs(each)] or self.workers)
+
+    def runs(self, member: Member) -> bool:
+        """Whether its process runs now."""
+        return member.process is not None and member.process.exit_code is None
+
+    def hold(self, member: Member) -> None:
+        """Wait until a member runs, so that there is something to break."""
+        deadline = time.monotonic() + 30
+        while not self.runs(member) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    # -- supervision -----------------------------------------------------------------------------
+
+    def launch(self, member: Member) -> None:
+        """Start a member's process, in the place of one that has ended."""
+        log = self.folder / f"{member.name.replace(' ', '-')}.log"
+        with self._lock:
+            if member.process is not None:
+                # Whatever it forked goes with it, as with a container.
+                with log.open("a") as kept:
+                    kept.write(member.process.output())
+                member.process.close()
+            member.process = RunningProcess(
+                [sys.executable, *member.arguments], env={**self.env, **member.env}, cwd=ROOT
+            )
+            member.since = time.monotonic()
+            member.starts += 1
+
+    def _supervise(self) -> None:
+        while not self._ended.wait(0.2):
+            for member in self.members:
+                process = member.process
+                if process is None or process.exit_code is None or not member.wanted:
+                    continue
+                member.exits.append(process.exit_code)
+                if member in self.producers and process.exit_code == 0:
+                    member.wanted = False
+                    continue
+                self.launch(member)
+
+    def produced(self) -> bool:
+        """Whether all producers are done."""
+        return not any(member.wanted for member in self.producers)
+
+    def accepted(self) -> int:
+        """How many runs were accepted so far."""
+        lines = read_fields(self.folder / ledger.PRODUCERS)
+        return sum(fields["what"] == "accepted" for fields in lines)
+
+    def unfinished(self) -> int:
+        """How many runs have not ended; -1 where the database does not say."""
+        with contextlib.suppress(psycopg.Error), self.admin() as connection:
+            found = connection.execute("select count(*) from workhorse.live").fetchone()
+            return int(found[0]) if found else -1
+        return -1
+
+    def at_rest(self) -> bool:
+        """Whether all runs have ended and all that their ends free was freed."""
+        with contextlib.suppress(psycopg.Error), self.admin() as connection:
+            found = connection.execute(
+                "select (select count(*) from workhorse.live)"
+                " + (select count(*) from workhorse.freed)"
+            ).fetchone()
+            return found is not None and bool(found[0] == 0)
+        return False
+
+    def stop(self, within: float = 45.0) -> dict[str, int]:
+        """Ask all members to end; return the exit codes of those that ended by themselves."""
+        self._ended.set()
+        if self._supervisor.is_alive():
+            self._supervisor.join()
+        for member in self.members:
+            if member.process is not None and member.process.exit_code is None:
+                member.process.send_group(signal.SIGCONT)
+                member.process.send(signal.SIGTERM)
+        deadline = time.monotonic() + within
+        codes: dict[str, int] = {}
+        for member in self.members:
+            if member.process is None:
+                continue
+            while member.process.exit_code is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if member.process.exit_code is not None:
+                codes[member.name] = member.process.exit_code
+        return codes
+
+    def exits(self) -> Counter[int]:
+        """How often a process ended with which code, negative after a signal."""
+        return Counter(code for member in self.members for code in member.exits)
+
+    def close(self) -> None:
+        """End all of it and remove its folder."""
+        self._ended.set()
+        if self._supervisor.is_alive():
+            self._supervisor.join()
+        for member in self.members:
+            if member.process is not None:
+                member.process.close()
+        self.broker.close()
+        self.server.close()
+        if os.environ.get("FAULTS_KEEP"):
+            print(f"kept: {self.folder}")
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        guardian().release_folder(self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _create_tables(self) -> None:
+        store = Store.open(self.url)
+        try:
+            migrate(store)
+        finally:
+            store.close()
+        with self.admin() as connection:
+            connection.execute(_TABLES)

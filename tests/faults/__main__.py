@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=None, help="how often each fault comes")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--bad", type=int, default=25, help="bad handlers in a thousand runs")
+    parser.add_argument("--millis", type=int, default=300, help="the longest work of a handler")
     parser.add_argument("--only", default="", help="faults whose names hold one of these words (,)")
     parser.add_argument("--full", action="store_true", help="each fault at least 200 times")
     parser.add_argument("--plan", action="store_true", help="print the plan and end")
@@ -50,7 +51,7 @@ def main() -> int:
     env = {"FAULTS_PLANTED": given.plant} if given.plant else {}
     with Fleet(
         seed=seed, runs=runs, rate=runs / (minutes * 60 * 0.95), workers=given.workers,
-        bad=given.bad, env=env,
+        bad=given.bad, millis=given.millis, env=env,
     ) as fleet:  # fmt: skip
         result = Campaign(fleet, plan, say=lambda line: print(line, flush=True)).run(seed)
         server = fleet.server.version

@@ -55,10 +55,19 @@ class Campaign:
         fleet: Not started yet.
         plan: Its steps.
         say: Is told each thing that happens, as a line.
+        faults: Those that the plan names.
     """
 
-    def __init__(self, fleet: Fleet, plan: Sequence[Step], *, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        plan: Sequence[Step],
+        *,
+        say: Callable[[str], None],
+        faults: Sequence[type[Fault]] = FAULTS,
+    ) -> None:
         self._fleet = fleet
+        self._known = {fault.name: fault for fault in faults}
         self._plan = plan
         self._say = say
         self._began = 0.0
@@ -113,12 +122,11 @@ class Campaign:
         )  # fmt: skip
 
     def _track(self, steps: Sequence[Step]) -> None:
-        known = {fault.name: fault for fault in FAULTS}
         for step in steps:
             ahead = self._began + step.at - time.monotonic()
             if ahead > 0:
                 time.sleep(ahead)
-            fault: Fault = known[step.fault]()
+            fault: Fault = self._known[step.fault]()
             try:
                 self._apply(fault, step)
             except Exception:  # noqa: BLE001 - a fault that fails is reported, the others go on

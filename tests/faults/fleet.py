@@ -85,6 +85,7 @@ class Fleet:
         workers: How many worker processes.
         lease_s: The workers' lease.
         bad: How many of a thousand runs are of handlers that misbehave.
+        millis: How long a handler works at most.
         env: More of the members' environment, e.g. another database URL (a proxy's).
     """
 
@@ -98,6 +99,7 @@ class Fleet:
         producers: int = 2,
         lease_s: float = 3.0,
         bad: int = 25,
+        millis: int = 300,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.lease_s = lease_s
@@ -141,6 +143,7 @@ class Fleet:
             "FAULTS_RUNS": str(runs // producers),
             "FAULTS_RATE": str(rate / producers),
             "FAULTS_BAD": str(bad),
+            "FAULTS_MILLIS": str(millis),
             **(env or {}),
         }
         cli = ["-m", "workhorse.cli", "--app", "tests.faults.handlers:app"]
@@ -211,13 +214,10 @@ class Fleet:
 
     def launch(self, member: Member) -> None:
         """Start a member's process, in the place of one that has ended."""
-        log = self.folder / f"{member.name.replace(' ', '-')}.log"
         with self._lock:
             if member.process is not None:
-                # Whatever it forked goes with it, as with a container.
-                with log.open("a") as kept:
-                    kept.write(member.process.output())
-                member.process.close()
+                self._keep_log(member)
+                member.process.close()  # whatever it forked goes with it, as with a container
             member.process = RunningProcess(
                 [sys.executable, *member.arguments], env={**self.env, **member.env}, cwd=ROOT
             )
@@ -293,6 +293,7 @@ class Fleet:
             self._supervisor.join()
         for member in self.members:
             if member.process is not None:
+                self._keep_log(member)
                 member.process.close()
         self.broker.close()
         self.server.close()
@@ -312,6 +313,12 @@ class Fleet:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _keep_log(self, member: Member) -> None:
+        assert member.process is not None
+        with (self.folder / f"{member.name.replace(' ', '-')}.log").open("a") as kept:
+            kept.write(member.process.output())
+            kept.write(f"--- ended with {member.process.exit_code}\n")
 
     def _create_tables(self) -> None:
         store = Store.open(self.url)

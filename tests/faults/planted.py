@@ -10,14 +10,15 @@ def _settle_without_token() -> None:
     """An activation's last write names the run, and not the lease."""
     from workhorse.store import ending
 
-    ending.__dict__["held_by"] = _by_id_alone
+    vars(ending)["held_by"] = _by_id_alone
 
 
-def _checkpoint_without_token() -> None:
-    """A boundary's write locks the run, whoever holds it."""
-    from workhorse.store import leasing
+def _boundary_without_token() -> None:
+    """A boundary is written for a run, whoever holds it now."""
+    from workhorse.store import boundaries, leasing
 
-    leasing.__dict__["held_by"] = _by_id_alone
+    for module in (boundaries, leasing):
+        vars(module)["held_by"] = _by_id_alone
 
 
 def _by_id_alone(row: Any, named: Any) -> Any:
@@ -26,10 +27,10 @@ def _by_id_alone(row: Any, named: Any) -> Any:
 
 BUGS: Final[dict[str, Callable[[], None]]] = {
     "settle without token": _settle_without_token,
-    "writes without token": _checkpoint_without_token,
+    "boundary without token": _boundary_without_token,
 }
 
 
 def plant(name: str) -> None:
-    """Plant a bug in this process."""
+    """Plant a bug in this process, before its statements are compiled."""
     BUGS[name]()

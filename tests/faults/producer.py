@@ -59,6 +59,7 @@ class Producer:
         self._acts: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         weights = WEIGHTS | dict.fromkeys(BAD, int(os.environ["FAULTS_BAD"]) / len(BAD))
+        self._millis = int(os.environ["FAULTS_MILLIS"])
         self._tasks, self._weights = list(weights), list(weights.values())
 
     def work(self, runs: int, rate: float) -> None:
@@ -79,7 +80,7 @@ class Producer:
     def _one(self, draw: random.Random, nth: int) -> None:
         name = draw.choices(self._tasks, self._weights)[0]
         task = app.registry.require(name)
-        payload: Any = draw.randint(0, 300)
+        payload: Any = draw.randint(0, self._millis)
         ref = None
         if name == "faults.token":
             ref = payload = self._until_told(lambda: app.create_token(timedelta(seconds=20)))

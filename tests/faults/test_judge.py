@@ -159,7 +159,9 @@ def checkpoint_under_anothers_fence(found: Evidence) -> None:
 
 
 def hand_over_another_value(found: Evidence) -> None:
-    change(found, "r1", result={"fence": 1, "nonce": "r1-1", "kept": [{"nonce": "other"}]})
+    change(
+        found, "r1", result={"fence": 1, "nonce": "r1-1", "kept": [{"fence": 1, "nonce": "r5-1"}]}
+    )
 
 
 def book_twice(found: Evidence) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, ClassVar
+
+import psycopg
 
 from tests.faults.faults import WORKER, register
 
@@ -84,9 +88,8 @@ class _Terminated:
             time.sleep(0.05)
         code = process.exit_code
         if code is None:
-            fleet.unhealed.append(
-                f"{member.name} did not end after SIGTERM:\n{process.output()[-2000:]}"
-            )
+            last = process.output()[-2000:]
+            fleet.unhealed.append(f"{member.name} did not end after SIGTERM:\n{last}")
             process.send_group(signal.SIGKILL)
         elif code not in _CLEAN | {-signal.SIGTERM, -signal.SIGKILL, 77}:
             fleet.unhealed.append(f"{member.name} ended with {code}:\n{process.output()[-2000:]}")
@@ -145,3 +148,36 @@ class TerminatedTwice(_Terminated):
         if process.exit_code is None:
             process.send(signal.SIGTERM)
         return process
+
+
+@register
+class TerminatedCutOff(_Terminated):
+    """SIGTERM while its sessions are killed: what it hands back finds its way all the same."""
+
+    name: ClassVar[str] = "SIGTERM while cut off"
+
+    def signal(self, member: Member, rng: random.Random) -> RunningProcess:
+        assert member.process is not None
+        member.process.send(signal.SIGTERM)
+        return member.process
+
+    def apply(self, fleet: Fleet, rng: random.Random) -> str:
+        with fleet.incident("backends killed"):
+            over = threading.Event()
+            thread = threading.Thread(target=self._cut, args=(fleet, over))
+            thread.start()
+            try:
+                return super().apply(fleet, rng)
+            finally:
+                over.set()
+                thread.join()
+
+    def _cut(self, fleet: Fleet, over: threading.Event) -> None:
+        until = time.monotonic() + 3.0
+        while not over.is_set() and time.monotonic() < until:
+            with contextlib.suppress(psycopg.Error), fleet.admin() as connection:
+                connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where pid <> pg_backend_pid() and backend_type = 'client backend'"
+                )
+            over.wait(0.2)

@@ -1,0 +1,77 @@
+"""A short campaign with every fault, and one with a planted bug, which it finds.
+
+`make faults` takes a quarter of an hour for many of each; see docs/guarantees.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.faults import report
+from tests.faults.campaign import Campaign, Result
+from tests.faults.faults import WIRE, Fault, load
+from tests.faults.faults.signals import Frozen
+from tests.faults.fleet import Fleet
+from tests.faults.plan import draw_plan, show
+from tests.support.installations import CHOICE
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(
+        os.environ.get(CHOICE) == "off",
+        reason=f"PostgreSQL is left out by {CHOICE}=off; run them without that setting",
+    ),
+]
+SEED = 20261130
+
+
+class FrozenForLong(Frozen):
+    """So long that another worker is in the midst of the run when it is thawed."""
+
+    name = "SIGSTOP for long"
+    leases = (2.0, 2.5)
+
+
+def run_campaign(
+    faults: Sequence[type[Fault]], *, seconds: float, times: int, **fleet: Any
+) -> Result:
+    plan = draw_plan(SEED, faults, seconds=seconds, times=times, first_s=3.0)
+    with Fleet(seed=SEED, **fleet) as started:
+        return Campaign(started, plan, say=print, faults=faults).run(SEED)
+
+
+def test_a_plan_is_drawn_from_its_seed_alone() -> None:
+    first = draw_plan(7, load(), seconds=60, times=3)
+    assert show(first) == show(draw_plan(7, load(), seconds=60, times=3))
+    assert show(first) != show(draw_plan(8, load(), seconds=60, times=3))
+    names = [step.fault for step in first]
+    assert {names.count(fault.name) for fault in load()} == {3}
+
+
+def test_a_fleet_that_is_broken_in_every_way_keeps_all_promises() -> None:
+    result = run_campaign(
+        [fault for fault in load() if fault.kind != WIRE], seconds=45, times=1, runs=300, rate=7.5
+    )
+    kept = report.figures(result, server="")
+    assert kept["findings"] == []
+    assert kept["unhealed"] == []
+    assert result.rest_s is not None, "it never came to rest"
+    assert set(result.times.values()) == {1}
+    assert (
+        kept["accepted"] >= 300 - 60
+    )  # what is refused while the database is away is not repeated
+    assert kept["states"]["succeeded"] >= 200
+
+
+def test_a_campaign_finds_a_write_that_forgets_the_token() -> None:
+    """Workers settle by the run's id alone: one that was frozen ends its successor's run."""
+    result = run_campaign(
+        [FrozenForLong], seconds=26, times=4, runs=100, rate=5, lease_s=2, bad=0, millis=6000,
+        env={"FAULTS_PLANTED": "settle without token"},
+    )  # fmt: skip
+    rules = {finding.rule for finding in result.verdict.findings}
+    assert "results are of the last lease" in rules, report.figures(result, server="")

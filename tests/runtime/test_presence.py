@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import threading
@@ -16,8 +17,11 @@ from tests.runtime.faults import Away, FaultyStore, Refused
 from tests.runtime.rig import Gate, Rig
 from tests.runtime.test_health import get
 from tests.support.eventually import eventually
+from workhorse.domain.ids import new_run_id
 from workhorse.domain.presence import Process, ProcessKind
 from workhorse.domain.runs import RunState
+from workhorse.errors import StoreUnavailableError
+from workhorse.ports import Message, Wakeup
 from workhorse.runtime.invocations import Invocations
 from workhorse.runtime.pace import SystemPace
 from workhorse.runtime.worker import Worker
@@ -212,12 +216,66 @@ def test_an_invocation_is_none_the_worse_for_its_beat(rig: Rig, faulty: FaultySt
     refused = faulty.faults["beat"] = Refused(PermissionError("denied"), times=2)
     function = in_invocations(rig, store=faulty)
 
-    assert list(function.serve([], lambda: 1_999.0)) == []
-    assert refused.times == 2
+    time_left = [60_000.0]
+    assert list(function.serve([], lambda: falls_to(time_left, 5_999))) == []
+    assert refused.times == 2  # a store that hangs may take five seconds
     assert list(function.serve([], lambda: 60_000.0)) == []
 
     assert refused.times == 1
     assert states(rig) == {}
+    function.close()
+
+
+def falls_to(time_left: list[float], ms: float) -> float:
+    """Return what is left now, which is less from the next time on."""
+    now, time_left[0] = time_left[0], ms
+    return now
+
+
+def test_functions_that_come_of_one_snapshot_are_several(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of what tells processes apart is said while the module is loaded."""
+    rig.task("t")(lambda: None)
+    monkeypatch.setattr("socket.gethostname", lambda: "of the snapshot")
+    function = in_invocations(rig)
+    clone = copy.copy(function)
+    monkeypatch.setattr("socket.gethostname", lambda: "of its own")
+
+    for each in (function, clone):
+        each.serve([], lambda: 60_000.0)
+
+    seen = rig.store.read(list_processes)
+    assert len({each.key for each in seen}) == len({each.id for each in seen}) == 2
+    assert {each.host for each in seen} == {"of its own"}
+    function.close()
+    clone.close()
+
+
+def test_a_store_that_is_away_at_first_does_not_take_a_function_s_time(
+    rig: Rig, faulty: FaultyStore
+) -> None:
+    """It is tried again, while there is time to say that the messages are to be kept."""
+    rig.task("t")(lambda: None)
+    time_left = [20_000.0]
+
+    def black_hole(_carry_out: object) -> object:
+        time_left[0] -= 5_000
+        raise StoreUnavailableError("no answer")
+
+    faulty.faults["claimed_under"] = black_hole
+    function = in_invocations(rig, store=faulty)
+    message = Message("m-1", Wakeup(new_run_id(), "default"))
+
+    assert list(function.serve([message], lambda: time_left[0])) == ["m-1"]
+    assert time_left == [5_000.0]
+    time_left = [900_000.0]
+    assert list(function.serve([message], lambda: time_left[0])) == ["m-1"]
+    assert time_left == [880_000.0]
+
+    del faulty.faults["claimed_under"]
+    assert list(function.serve([], lambda: 60_000.0)) == []
+    assert len(rig.store.read(list_processes)) == 1
     function.close()
 
 

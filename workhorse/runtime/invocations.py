@@ -29,9 +29,10 @@ from workhorse.runtime.checks import SchemaCheck
 from workhorse.runtime.claimer import Claimer
 from workhorse.runtime.invoking import Invocation
 from workhorse.runtime.options import WorkerOptions
-from workhorse.runtime.pace import Pace, SystemPace
+from workhorse.runtime.pace import Backoff, Pace, SystemPace
 from workhorse.runtime.parts import Parts
 from workhorse.runtime.remaining import TimeLeft, shutdown_within
+from workhorse.store.claiming import claimed_under
 from workhorse.store.migrating import SchemaVersion
 from workhorse.telemetry import Counters, get_logger, own_version
 
@@ -44,8 +45,10 @@ _log = get_logger("function")
 STORE_CALL_MS: Final = 5_000
 """A connection may have died in the freeze without a word: an invocation cannot wait as long for it
 as a worker that lives for days."""
-_BEAT_NEEDS_MS: Final = 2_000
-"""With less time left, an invocation ends without a word to others that it is alive."""
+_FIRST_TRIES: Final = 4
+_BEAT_NEEDS_MS: Final = STORE_CALL_MS + 1_000
+"""With less time left, or half of what there was, an invocation ends without a word to others that
+it is alive: it would be killed at its end if the store did not answer."""
 
 
 class Invocations:
@@ -115,19 +118,7 @@ class Invocations:
         self._check = SchemaCheck(
             store, self._calls, passed=self._log_start, failed=lambda _error: None
         )
-        self._process = Process(
-            key=secrets.token_hex(8),
-            id=f"f-{secrets.token_hex(4)}",
-            kind=ProcessKind.FUNCTION,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=own_version(),
-            build=self._options.build,
-            lane=self._options.lane_name or type(lane).__name__,
-            queues=self.queues,
-            slots=concurrency,
-            every_ms=self._options.beat_ms,
-        )
+        self._process: Process | None = None
         self._time: TimeLeft | None = None
         self._parts: Parts | None = None
         self._claimers: dict[str, Claimer] = {}
@@ -148,7 +139,7 @@ class Invocations:
             time = TimeLeft(time_left_ms, self._registry, default_ms=self._min_time_left_ms)
             self._look_at(time)
             try:
-                self._make_sure()
+                self._make_sure(time)
             except StoreUnavailableError as error:
                 _log.warning(
                     "the store is away, and %d messages are kept by their queue: %s",
@@ -178,7 +169,7 @@ class Invocations:
                 self._end(parts, self._options.shutdown.drain_ms / 1000)
                 # A first send takes longer than the others: the SDK is loaded for it.
                 parts.engine.publisher.flush(time.left_s() * 0.7)
-            elif time_left_ms() > _BEAT_NEEDS_MS:
+            elif time_left_ms() > min(_BEAT_NEEDS_MS, time.whole_ms / 2):
                 parts.presence.beat_if_due()  # last, so that no handler waits for it
             return kept
 
@@ -209,10 +200,43 @@ class Invocations:
                 time.whole_ms / 1000,
             )
 
-    def _make_sure(self) -> None:
-        if not self._check.done:
-            self._registry.check()
-            self._check()
+    def _make_sure(self, time: TimeLeft) -> None:
+        """Make sure, once, that the store answers and its schema fits."""
+        if self._check.done:
+            return
+        self._registry.check()
+        rest = Backoff(100, 1_000)
+        for left in range(_FIRST_TRIES - 1, -1, -1):
+            try:
+                # The check itself tries for half a minute, which most functions do not have.
+                self._calls.try_once(claimed_under, 0)
+            except StoreUnavailableError:
+                if not left or time.left_s() * 1000 < STORE_CALL_MS + time.reserve_ms:
+                    raise
+                self._pace.pause(threading.Event(), rest.next_ms())
+            except Exception:  # noqa: BLE001 - it answered, and the check says what is wrong
+                break
+            else:
+                break
+        self._check()
+
+    def _myself(self) -> Process:
+        # Not before the first invocation: many processes may come of one snapshot.
+        if self._process is None:
+            self._process = Process(
+                key=secrets.token_hex(8),
+                id=f"f-{secrets.token_hex(4)}",
+                kind=ProcessKind.FUNCTION,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=own_version(),
+                build=self._options.build,
+                lane=self._options.lane_name or type(self._lane).__name__,
+                queues=self.queues,
+                slots=self.concurrency,
+                every_ms=self._options.beat_ms,
+            )
+        return self._process
 
     def _parts_for(self, time: TimeLeft) -> Parts:
         parts = self._parts
@@ -227,7 +251,7 @@ class Invocations:
             parts = self._parts = Parts(
                 self.queues,
                 max(1, self.concurrency - len(self._left_behind)),
-                process=self._process,
+                process=self._myself(),
                 calls=self._calls,
                 heartbeat_store=self._heartbeat_store,
                 lane=self._lane,

@@ -15,12 +15,12 @@ ENDED: dict[str, list[str]] = {"batchItemFailures": []}
 
 def test_a_handler_that_would_overrun_is_handed_back_in_time(deployed: Deployed) -> None:
     """It is told to stop, then cancelled; another invocation ends the run, no attempt is spent."""
-    function = deployed.function(min_time_left_seconds="1", concurrency="1")
+    function = deployed.function(min_time_left_seconds="5", concurrency="1")
     function.invoke(event_of(body_of(deployed.new("quick", "warm up"))))
     run_id = deployed.new("obedient", retry=ONCE_AGAIN)
     behind = deployed.new("quick", "behind")
 
-    answer = function.invoke(event_of(body_of(run_id)), timeout_s=3)
+    answer = function.invoke(event_of(body_of(run_id)), timeout_s=8)
 
     assert answer == ENDED
     assert [line for line in deployed.witnessed() if "obedient" in line] == [
@@ -73,12 +73,12 @@ def test_a_run_is_begun_only_while_its_task_has_time(deployed: Deployed) -> None
 
 def test_what_there_is_no_time_for_any_more_is_sent_anew(deployed: Deployed) -> None:
     """At its end an invocation begins nothing more; the messages go on to the next one at once."""
-    function = deployed.function(min_time_left_seconds="2", concurrency="1")
+    function = deployed.function(min_time_left_seconds="5", concurrency="1")
     function.invoke(event_of(body_of(deployed.new("quick", "warm up"))))
     blocking = deployed.new("obedient", retry=ONCE_AGAIN)
     names = [deployed.new("quick", f"{number}") for number in range(3)]
 
-    answer = function.invoke(event_of(*map(body_of, [blocking, *names])), timeout_s=4)
+    answer = function.invoke(event_of(*map(body_of, [blocking, *names])), timeout_s=8)
 
     assert answer == ENDED
     assert {deployed.state(run_id) for run_id in names} == {RunState.READY}

@@ -53,7 +53,10 @@ def main() -> int:
         seed=seed, runs=runs, rate=runs / (minutes * 60 * 0.95), workers=given.workers,
         bad=given.bad, millis=given.millis, env=env,
     ) as fleet:  # fmt: skip
-        result = Campaign(fleet, plan, say=lambda line: print(line, flush=True)).run(seed)
+        campaign = Campaign(
+            fleet, plan, say=lambda line: print(line, flush=True), seconds=minutes * 60
+        )
+        result = campaign.run(seed)
         server = fleet.server.version
     kept = report.figures(result, server=server)
     report.write(kept, report.FULL if given.full else report.LATEST)

@@ -74,7 +74,8 @@ class Activation:
     started: float
     effects: list[float] = field(default_factory=list)
     ended: float | None = None
-    error: str | None = None
+    left_by: str | None = None
+    """The exception by which the handler was left, a wait's own too."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ class Evidence:
                     known.effects.append(line.at)
                 elif line.what == ledger.END:
                     known.ended = line.at
-                elif line.what == ledger.ERROR:
-                    known.error = line.why
+                elif line.what in (ledger.ERROR, ledger.PAUSE):
+                    known.left_by = line.why
         for each in by_run.values():
             each.sort(key=lambda one: one.started)
         return by_run

@@ -40,6 +40,8 @@ DATABASE: Final = "faults_tests"
 QUEUES: Final = ("work", "batch", "process", "bad")
 LANES: Final = ("sqs", "polling", "notify")
 """Of the workers, in turn."""
+ENOUGH: Final = "enough"
+"""A file that tells producers to enqueue no more."""
 _TABLES: Final = """
 create table faults_book (run_id uuid not null, fence bigint not null, nonce text not null);
 create table faults_orders (run_id uuid not null);
@@ -235,6 +237,10 @@ class Fleet:
                     member.wanted = False
                     continue
                 self.launch(member)
+
+    def enough(self) -> None:
+        """Tell the producers to enqueue no more."""
+        (self.folder / ENOUGH).touch()
 
     def produced(self) -> bool:
         """Whether all producers are done."""

@@ -216,6 +216,20 @@ def only_handlers_errors_are_errors(case: _Case) -> _Found:
             yield attempt.run, f"{task} attempt {attempt.attempt}: {kind}: {attempt.message[:200]}"
 
 
+def errors_are_those_of_the_ledger(case: _Case) -> _Found:
+    """An attempt that failed with an error is one whose handler was left by one."""
+    raised = {(one.run, one.fence) for one in case.by_nonce.values() if one.left_by is not None}
+    for attempt in case.found.attempts:
+        if attempt.reason == "error" and (attempt.run, attempt.fence) not in raised:
+            yield (
+                attempt.run,
+                (
+                    f"attempt {attempt.attempt} failed with {attempt.error_type} under fence"
+                    f" {attempt.fence}, whose handler raised nothing"
+                ),
+            )
+
+
 def no_lease_runs_twice(case: _Case) -> _Found:
     for run, each in case.by_run.items():
         by_fence: dict[int, Activation] = {}
@@ -438,6 +452,7 @@ RULES: Final[tuple[Callable[[_Case], _Found], ...]] = (
     ends_are_as_planned,
     attempts_are_counted,
     only_handlers_errors_are_errors,
+    errors_are_those_of_the_ledger,
     no_lease_runs_twice,
     results_are_of_the_last_lease,
     boundaries_are_of_live_leases,

@@ -41,6 +41,8 @@ BAD: Final = (
     "faults.raises_plain", "faults.raises_async", "faults.exits", "faults.exits_apart",
     "faults.huge_error", "faults.unstorable", "faults.forks", "faults.leaves_thread",
 )  # fmt: skip
+ENOUGH: Final = "enough"
+"""A file of the fleet's folder: producers enqueue no more, and end what they have begun."""
 AWAY: Final = (StoreUnavailableError, DBAPIError)
 
 
@@ -66,6 +68,8 @@ class Producer:
         """Enqueue what is left of so many runs, so many a second; then act on the last of them."""
         began = time.monotonic()
         for nth in range(self._first, runs):
+            if (handlers.FOLDER / ENOUGH).exists():
+                break
             # Drawn anew for each, so that one who was killed does not draw what it did before.
             draw = random.Random(f"{os.environ['FAULTS_SEED']} {self._number} {nth}")
             self._note("asks", nth=nth)

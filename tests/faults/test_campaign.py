@@ -41,7 +41,7 @@ def run_campaign(
 ) -> Result:
     plan = draw_plan(SEED, faults, seconds=seconds, times=times, first_s=3.0)
     with Fleet(seed=SEED, **fleet) as started:
-        return Campaign(started, plan, say=print, faults=faults).run(SEED)
+        return Campaign(started, plan, say=print, faults=faults, seconds=seconds).run(SEED)
 
 
 def test_a_plan_is_drawn_from_its_seed_alone() -> None:

@@ -124,6 +124,10 @@ def blame_the_handler(found: Evidence) -> None:
     )
 
 
+def note_an_error_nobody_raised(found: Evidence) -> None:
+    found.attempts[0] = found.attempts[0]._replace(reason="error", error_type="PlannedError")
+
+
 def call_twice_under_one_fence(found: Evidence) -> None:
     add(found, 100.6, ledger.START, "r1", 1, "again")
 
@@ -226,6 +230,7 @@ PLANTED: dict[str, list[Callable[[Evidence], None]]] = {
         spend_an_attempt_for_nothing, spend_none_for_a_loss, spend_none_while_it_lives,
     ],
     "only handlers errors are errors": [blame_the_handler],
+    "errors are those of the ledger": [note_an_error_nobody_raised],
     "no lease runs twice": [call_twice_under_one_fence],
     "results are of the last lease": [
         let_a_stale_lease_settle, settle_under_another_fence, succeed_without_an_end,

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +38,12 @@ from workhorse.store.migrating import migrate
 ROOT: Final = Path(__file__).parents[2]
 DATABASE: Final = "faults_tests"
 QUEUES: Final = ("work", "batch", "process", "bad")
+DRIVER: Final = "faults"
+"""The driver's own sessions, by their application name: no fault hits them."""
+_SESSIONS: Final = (
+    "select pid from pg_stat_activity"
+    " where backend_type = 'client backend' and application_name <> %s order by pid"
+)
 LANES: Final = ("sqs", "polling", "notify")
 """Of the workers, in turn."""
 ENOUGH: Final = "enough"
@@ -181,8 +187,21 @@ class Fleet:
     def admin(self, database: str = DATABASE) -> Iterator[psycopg.Connection[Any]]:
         """A connection of the driver's own, in autocommit, straight to the server."""
         url = self.server.url(database)
-        with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+        with psycopg.connect(
+            url, autocommit=True, connect_timeout=5, application_name=DRIVER
+        ) as connection:
             yield connection
+
+    def sessions(self, connection: psycopg.Connection[Any]) -> list[int]:
+        """Return the fleet's sessions, by the process ids of their backends."""
+        return [row[0] for row in connection.execute(_SESSIONS, [DRIVER]).fetchall()]
+
+    def end_sessions(
+        self, connection: psycopg.Connection[Any], pids: Sequence[int] | None = None
+    ) -> None:
+        """Terminate sessions, by default all of the fleet's."""
+        pids = self.sessions(connection) if pids is None else pids
+        connection.execute("select pg_terminate_backend(pid) from unnest(%s::int[]) pid", [pids])
 
     @contextlib.contextmanager
     def incident(self, what: str, member: Member | None = None) -> Iterator[None]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psycopg
 
 from tests.faults.faults import DATABASE, register
+from tests.faults.fleet import DRIVER
 
 if TYPE_CHECKING:
     from tests.faults.fleet import Fleet
@@ -77,12 +78,9 @@ def kill_backends(fleet: Fleet, rng: random.Random, seconds: float) -> int:
     until = time.monotonic() + seconds
     with fleet.admin() as connection:
         while time.monotonic() < until:
-            found = connection.execute(
-                "select pid from pg_stat_activity where pid <> pg_backend_pid()"
-                " and backend_type = 'client backend' order by pid"
-            ).fetchall()
+            found = fleet.sessions(connection)
             if found:
-                connection.execute("select pg_terminate_backend(%s)", rng.choice(found))
+                fleet.end_sessions(connection, [rng.choice(found)])
                 killed += 1
             time.sleep(0.2)
     return killed
@@ -108,19 +106,16 @@ class Exhausted:
             for _ in range(200):
                 try:
                     self._taken.append(
-                        psycopg.connect(fleet.url, autocommit=True, connect_timeout=5)
+                        psycopg.connect(
+                            fleet.url, autocommit=True, connect_timeout=5, application_name=DRIVER
+                        )
                     )
                 except psycopg.OperationalError:
                     if killed >= 10:
                         break
                     killed += 1
-                    connection.execute(
-                        "select pg_terminate_backend(pid) from pg_stat_activity"
-                        " where pid <> all(%s)"
-                        " and pid <> pg_backend_pid() and backend_type = 'client backend'"
-                        " order by random() limit 3",
-                        [[each.info.backend_pid for each in self._taken]],
-                    )
+                    found = fleet.sessions(connection)
+                    fleet.end_sessions(connection, rng.sample(found, min(3, len(found))))
         return f"{len(self._taken)} connections held"
 
     def heal(self, fleet: Fleet) -> None:
@@ -144,7 +139,7 @@ class _Isolation:
             connection.execute(
                 f"alter database {name} set default_transaction_isolation = '{self.level}'"
             )
-            _anew(connection)
+            fleet.end_sessions(connection)
         fleet.note("backends killed", began)
         return f"{self.level} by default"
 
@@ -153,15 +148,8 @@ class _Isolation:
         with fleet.admin() as connection:
             name = connection.info.dbname
             connection.execute(f"alter database {name} reset default_transaction_isolation")
-            _anew(connection)
+            fleet.end_sessions(connection)
         fleet.note("backends killed", began)
-
-
-def _anew(connection: psycopg.Connection[Any]) -> None:
-    connection.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity"
-        " where pid <> pg_backend_pid() and backend_type = 'client backend'"
-    )
 
 
 @register

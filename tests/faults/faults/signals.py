@@ -176,8 +176,5 @@ class TerminatedCutOff(_Terminated):
         until = time.monotonic() + 3.0
         while not over.is_set() and time.monotonic() < until:
             with contextlib.suppress(psycopg.Error), fleet.admin() as connection:
-                connection.execute(
-                    "select pg_terminate_backend(pid) from pg_stat_activity"
-                    " where pid <> pg_backend_pid() and backend_type = 'client backend'"
-                )
+                fleet.end_sessions(connection)
             over.wait(0.2)

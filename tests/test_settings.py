@@ -80,6 +80,15 @@ def test_an_argument_comes_before_the_environment_and_none_means_not_given(
     assert load_settings().schema_name == "from_outside"
 
 
+def test_a_region_or_a_secret_that_is_set_to_nothing_is_not_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORKHORSE_AWS_REGION", "")
+    monkeypatch.setenv("WORKHORSE_DATABASE_SECRET", "")
+    settings = load_settings()
+    assert (settings.aws_region, settings.database_secret) == (None, None)
+
+
 def test_an_environment_scopes_schema_and_queues() -> None:
     settings = load_settings(environment="staging")
 

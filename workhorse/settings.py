@@ -105,6 +105,11 @@ class Settings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
+    @field_validator("database_secret", "aws_region", mode="before")
+    @classmethod
+    def _none_of_empty(cls, value: object) -> object:
+        return value or None  # templates of tasks and functions set what is not known to nothing
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _upper(cls, value: object) -> object:

@@ -23,6 +23,7 @@ from lanes.sqs.faults import LaneClosedError
 
 BATCH: Final = 10
 """The most entries that SQS takes, and the most messages that it gives, in one call."""
+_AWS: Final = (".amazonaws.com", ".api.aws", ".amazonaws.com.cn", ".amazonaws.eu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class Calls(ABC):
         """Note where the clients that were made speak to."""
         host = urlsplit(url).hostname or ""
         self.region = region
-        self.emulated = not host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+        self.emulated = not host.endswith(_AWS)
 
     def _options(self, user_agent: str, *, long: bool) -> dict[str, Any]:
         """Return the options of the client for short calls, or of that for receives.

@@ -14,7 +14,8 @@ from typing import Any, Final
 from lanes import wire
 from lanes.sqs.addresses import Address, Addresses
 from lanes.sqs.clients import BATCH, Calls, Entry, Timing
-from lanes.sqs.faults import describe, queue_is_gone
+from lanes.sqs.explaining import explain, unanswered
+from lanes.sqs.faults import queue_is_gone
 from lanes.sqs.runners import Runner, outcome
 from workhorse.errors import ConfigurationError
 from workhorse.ports import Outgoing, SendReport
@@ -102,11 +103,11 @@ class Sender:
                     result = future.result()
                     tally.add(result.failed, result.error or "")
                 else:
-                    tally.add(len(batch.entries), describe(error))
+                    tally.add(len(batch.entries), self._said(error, batch.queue))
             else:
                 future.cancel()
-                within = f"SQS did not answer within {self._timing.send_s:g} s"
-                tally.add(len(batch.entries), within)
+                late = unanswered(batch.queue, self._timing.send_s)
+                tally.add(len(batch.entries), late.sentence)
 
     def _batches(self, outgoing: Sequence[Outgoing], tally: _Tally) -> Iterator[_Batch]:
         by_queue: dict[str, list[Outgoing]] = {}
@@ -135,16 +136,21 @@ class Sender:
                     self._addresses.forget(batch.queue)
                 # The SDK has repeated the call already; a new URL is the one thing to try besides.
                 if last or not gone or time.monotonic() >= deadline:
-                    tally.add(len(left), describe(error))
+                    tally.add(len(left), self._said(error, batch.queue))
                     return tally
             else:
                 if last or not failures or time.monotonic() >= deadline:
                     codes = ", ".join(sorted({failure.code for failure in failures}))
-                    tally.add(len(failures), f"SQS did not take entries of a batch: {codes}")
+                    what = f"queue {batch.queue}: SQS did not take entries of a batch: {codes}"
+                    tally.add(len(failures), what)
                     return tally
                 again = {failure.entry_id for failure in failures}
                 left = [entry for entry in left if entry["Id"] in again]
         return tally
+
+    def _said(self, error: BaseException, queue: str) -> str:
+        address = self._addresses.of(queue)
+        return explain(error, queue, address, self._calls.region).sentence
 
 
 def _entry(index: int, outgoing: Outgoing, address: Address) -> Entry:

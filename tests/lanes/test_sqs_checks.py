@@ -118,6 +118,15 @@ def test_an_address_in_another_region(open_lane: OpenLane) -> None:
     assert "us-east-1" in sentence
 
 
+def test_an_address_in_another_region_than_a_dual_stack_endpoint_s(
+    open_lane: OpenLane, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_USE_DUALSTACK_ENDPOINT", "true")
+    arn = "arn:aws:sqs:eu-central-1:123456789012:orders"
+    lane = open_lane(client, aws_endpoint_url=None, sqs_queue_urls={"q": arn})
+    the_one(lane.check("q"), Code.WRONG_REGION)
+
+
 def test_regions_mean_nothing_at_an_emulator_that_the_environment_names(
     open_lane: OpenLane, client: str, proxy: SqsProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,7 +200,7 @@ def test_entries_that_succeed_at_the_second_try_are_sent(
     ("fault", "tries", "said"),
     [
         (UNAVAILABLE, 2, "ServiceUnavailable"),
-        (DENIED, 1, "AccessDenied"),
+        (DENIED, 1, "allow sqs:SendMessage in the role"),
         (HANG_UP, 2, "not reached"),
         (SWALLOW, 1, "did not answer within 2 s"),
     ],
@@ -251,7 +251,8 @@ def test_a_missing_queue_is_said(lane: SqsLane, send: Send) -> None:
     report = send(lane, outgoing(2, "nowhere"))
     assert report.failed == 2
     assert report.error is not None
-    assert "QueueDoesNotExist" in report.error or "NonExistentQueue" in report.error
+    assert report.error.startswith("queue nowhere: SQS has no queue ")
+    assert "in region us-east-1" in report.error
 
 
 def test_a_queue_that_was_made_anew_is_found(

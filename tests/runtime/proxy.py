@@ -15,6 +15,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._target = port
         self._swallowing = threading.Event()
+        self._marker: bytes | None = None
         self.swallowed = threading.Event()
         """Whether anything was lost so far."""
         self._sockets: list[socket.socket] = []
@@ -30,6 +31,10 @@ class Proxy:
             self._swallowing.set()
         else:
             self._swallowing.clear()
+
+    def swallow_behind(self, marker: bytes) -> None:
+        """Lose what is sent once these bytes were forwarded in one piece."""
+        self._marker = marker
 
     def close(self) -> None:
         self._closed = True
@@ -65,6 +70,9 @@ class Proxy:
             while data := source.recv(65536):
                 if not self._swallowing.is_set():
                     target.sendall(data)
+                    if self._marker is not None and self._marker in data:
+                        self._marker = None
+                        self._swallowing.set()
                 else:
                     self.swallowed.set()
         for each in (source, target):

@@ -5,14 +5,16 @@
 
 Three workers are fed at half of what they were measured to take. The median of the finished runs of
 each second in the minute before is the base; then PostgreSQL is away for 30 s, or loses five
-sessions a second for a minute. It counts how long it takes until five seconds together are at 95 %
-of the base. That no process was restarted is checked: it is the same processes at the end.
+sessions a second for a minute. It counts how long it takes until five seconds begin whose median is
+at 95 % of the base: a median, since a burst that works off what has waited is no speed. That no
+process was restarted is checked: the same ones are there at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import statistics
@@ -63,7 +65,7 @@ class Feed:
             lane="sqs",
             aws_endpoint_url=fleet.broker.url,
             aws_region="us-east-1",
-            hint_stride=1,
+            hint_stride=10,  # the emulator is the slowest of all
         )
 
         @self._app.task("faults.plain", queue="work")
@@ -181,7 +183,7 @@ def measure(way: str, *, before_s: int = 60) -> Recovery:
 
 
 def _back(fleet: Fleet, healed: float, wanted: float) -> float | None:
-    """Return after how many seconds a window of five began that is at the wanted speed together."""
+    """Return after how many seconds five began whose median is at the wanted speed."""
     while (passed := time.time() - healed) < _MOST_S:
         time.sleep(1)
         try:
@@ -189,7 +191,7 @@ def _back(fleet: Fleet, healed: float, wanted: float) -> float | None:
         except psycopg.OperationalError:
             continue
         for start in range(len(each) - _WINDOW_S + 1):
-            if statistics.fmean(each[start : start + _WINDOW_S]) >= wanted:
+            if statistics.median(each[start : start + _WINDOW_S]) >= wanted:
                 return float(start)
     return None
 
@@ -200,6 +202,8 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--before", type=int, default=60, help="seconds that the base is taken of")
     given = parser.parse_args()
+    # No endpoint checks them; the members of the fleet have theirs.
+    os.environ |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     found: list[Recovery] = []
     for way in [given.only] if given.only else list(WAYS):
         for _ in range(given.repeat):

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -168,3 +169,36 @@ def test_an_emulator_that_is_none_is_named(place: Place) -> None:
     with pytest.raises(AssertionError, match="EMULATOR=localstak: there are localstack, ministack"):
         place.make("local-up", EMULATOR="localstak")
     assert not (place.folder / "state.json").exists()
+
+
+def test_a_queue_that_no_run_can_name_is_refused(place: Place) -> None:
+    with pytest.raises(AssertionError, match="queue 'Mails' is not a name of 1 to 60 characters"):
+        place.make("local-up", QUEUES="orders,Mails")
+    assert not (place.folder / "state.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"processes": [{}]}', '{"processes": []}'])
+@pytest.mark.parametrize("target", ["local-up", "local-down"])
+def test_a_state_that_cannot_be_read_is_told(place: Place, target: str, text: str) -> None:
+    """After a power cut, or a change of versions; nothing is started beside what may run."""
+    place.folder.mkdir()
+    (place.folder / "state.json").write_text(text)
+    with pytest.raises(AssertionError, match=r"state\.json is not what `make local-up` writes"):
+        place.make(target)
+    (place.folder / "state.json").unlink()
+
+
+def test_what_a_person_has_installed_is_what_is_used(place: Place) -> None:
+    """Reading the settings puts `workhorse` on the PATH, but not before one's own."""
+    need("moto")
+    told = place.make("local-up", EMULATOR="moto")
+    assert f"make local-down LOCAL={place.folder}" in told
+    mine = place.work / "mine" / "bin"
+    mine.mkdir(parents=True)
+    (mine / "workhorse").write_text("#!/bin/sh\n")
+    (mine / "workhorse").chmod(0o755)
+
+    which = "command -v workhorse"
+    assert place.sh(which) == f"{Path(sys.executable).parent / 'workhorse'}\n"
+    place.environment |= {"VIRTUAL_ENV": str(mine.parent), "PATH": f"{mine}:{os.environ['PATH']}"}
+    assert place.sh(which) == f"{mine / 'workhorse'}\n"

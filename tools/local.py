@@ -35,10 +35,13 @@ from tests.support.postgres import PostgresServer
 from tests.support.sqs import moto_command
 from tools import emulators
 from tools.emulators import REGION, ROOT, EmulatorError, free_port
+from workhorse.domain.names import check_queue
+from workhorse.errors import InvalidNameError
 
 CHOICES: Final = (*emulators.NAMES, "moto")
 DEFAULT: Final = "ministack"
 MARK: Final = "WORKHORSE_LOCAL"
+STANDARD: Final = ROOT / ".local"
 # Waits for a word, so that it is nothing yet when we are killed before the guardian knows of it.
 _ON_WORD: Final = 'read -r go && exec "$@" </dev/null'
 _READY_WITHIN_S: Final = 120.0
@@ -90,6 +93,8 @@ class Local:
         began = time.monotonic()
         if emulator and emulator not in CHOICES:
             raise LocalError(f"EMULATOR={emulator}: there are {', '.join(CHOICES)}")
+        for name in queues.replace(",", " ").split():
+            check_queue(name)
         with self._locked():
             state = self._read()
             if state is not None and all(process.runs for process in state.processes):
@@ -136,7 +141,7 @@ class Local:
             self._make_queues(state, queues)
             self._write_env(state)
             self._migrate(state)
-            self._file.write_text(json.dumps(asdict(state), indent=2) + "\n")
+            self._write(state)
         except BaseException:
             if server is not None:
                 server.close()
@@ -194,7 +199,10 @@ class Local:
         lines = ["# The settings of this local environment; read it with:  . .local/env"]
         lines += [f"unset {' '.join(_MISLEADING)}"]
         lines += [f"export {name}={shlex.quote(text)}" for name, text in _settings(state).items()]
-        lines += [f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"']
+        # A virtual environment of the person's own that has Workhorse stays the one that is used.
+        ours = f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
+        own = '"$(command -v workhorse)" = "${VIRTUAL_ENV:-/dev/null}/bin/workhorse"'
+        lines += [f"[ {own} ] || {ours}"]
         self.env.touch(mode=0o600)
         self.env.write_text("\n".join(lines) + "\n")
 
@@ -203,9 +211,10 @@ class Local:
         with suppress(ValueError):
             here = self.env.relative_to(Path.cwd())
         print(f"  PostgreSQL  {state.database_url}")
+        elsewhere = "" if self.folder == STANDARD else f" LOCAL={shlex.quote(str(self.folder))}"
         print(f"  SQS         {state.url}   (log: {here.parent / 'emulator.log'})")
-        print(f"  use it      . {here}")
-        print("  end it      make local-down")
+        print(f"  use it      . {shlex.quote(str(here))}")
+        print(f"  end it      make local-down{elsewhere}")
 
     # -- ending --------------------------------------------------------------------------------
 
@@ -224,10 +233,21 @@ class Local:
     def _read(self) -> State | None:
         try:
             found: dict[str, Any] = json.loads(self._file.read_text())
+            processes = [Started(**process) for process in found.pop("processes")]
+            return State(**found, processes=processes)
         except FileNotFoundError:
             return None
-        processes = [Started(**process) for process in found.pop("processes")]
-        return State(**found, processes=processes)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise LocalError(
+                f"{self._file} is not what `make local-up` writes, so what it started is not known "
+                f"here; look for processes with {MARK} in their environment, end them, and remove "
+                f"{self.folder}"
+            ) from None
+
+    def _write(self, state: State) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(asdict(state), indent=2) + "\n")
+        new.replace(self._file)  # whole, or not at all
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -257,6 +277,10 @@ _MISLEADING: Final = (
     "WORKHORSE_AWS_ENDPOINT_URL",
     "WORKHORSE_AWS_REGION",
     "WORKHORSE_SQS_QUEUE_PREFIX",
+    "WORKHORSE_SQS_QUEUE_URLS",
+    "WORKHORSE_SQS_FIFO",
+    "WORKHORSE_DATABASE_SECRET",
+    "WORKHORSE_SCHEMA",
     "WORKHORSE_ENVIRONMENT",
 )
 
@@ -371,14 +395,21 @@ def main(arguments: list[str]) -> int:
     if arguments not in (["up"], ["down"]):
         print("usage: python -m tools.local up | down", file=sys.stderr)
         return 2
-    local = Local(Path(os.environ.get("LOCAL") or ROOT / ".local").absolute())
+    local = Local(Path(os.environ.get("LOCAL") or STANDARD).absolute())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if arguments == ["up"]:
             local.up(os.environ.get("EMULATOR", ""), os.environ.get("QUEUES", ""))
         else:
             local.down()
-    except (LocalError, EmulatorError, NoServerError, OSError, RuntimeError) as error:
+    except (
+        LocalError,
+        InvalidNameError,
+        EmulatorError,
+        NoServerError,
+        OSError,
+        RuntimeError,
+    ) as error:
         print(f"local: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -33,7 +33,7 @@ def make_queues(client, names, prefix):
         }
         attributes = {"VisibilityTimeout": "60", "RedrivePolicy": json.dumps(redrive)}
         client.create_queue(QueueName=f"{prefix}{name}", Attributes=attributes)
-        print(f"made {prefix}{name} and {prefix}{name}-dead")
+        print(f"queue {prefix}{name}, with {prefix}{name}-dead for dead letters")
 
 
 def wanted_names(text):

@@ -151,6 +151,12 @@ def main() -> int:
     }
     RESULTS.write_text(json.dumps({**conditions, **results}, indent=2) + "\n")
     late = [kind for kind, each in results.items() if each["first_line_median_ms"] > LIMIT_S * 1000]
+    for kind in late:
+        print(
+            f"cold start: {kind} takes more than {LIMIT_S:g} s to the first line of a handler, "
+            "which is the limit here; a machine that is busy with other things is slower by a multiple",
+            file=sys.stderr,
+        )
     return 1 if late else 0
 
 

@@ -8,13 +8,16 @@ Source: docs/lambda.md; docs/adr/0023-invocations.md
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from lanes import wire
 from workhorse.errors import InvalidEventError
 from workhorse.ports import Activations, BatchResponse, Message
+
+_COUNT: Final = re.compile("[0-9]{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def _record(number: int, record: Any) -> _Record:
 
 
 def _count(value: object) -> int:
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else 1
+    return int(value) if isinstance(value, str) and _COUNT.fullmatch(value) else 1
 
 
 def _failures(records: Sequence[_Record], kept: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Any, Final
 
+from workhorse.domain.showing import shown
 from workhorse.errors import ConfigurationError, InvalidInstantError
 
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
@@ -35,9 +36,10 @@ def parse_duration(what: str, text: str) -> timedelta:
         if parts and "".join(number + unit for number, unit in parts) == compact:
             return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta())
     except OverflowError:
-        raise InvalidInstantError(f"{what} {text!r} is too long") from None
+        raise InvalidInstantError(f"{what} {shown(text)} is too long") from None
     raise InvalidInstantError(
-        f"{what} {text!r} is not a duration; write seconds or units, e.g. 90, 1.5s, 5m or 1h30m"
+        f"{what} {shown(text)} is not a duration; "
+        "write seconds or units, e.g. 90, 1.5s, 5m or 1h30m"
     )
 
 
@@ -51,7 +53,7 @@ def parse_instant(what: str, text: str) -> datetime:
         return datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidInstantError(
-            f"{what} {text!r} is not an instant in ISO 8601, e.g. 2026-01-31T08:00:00Z"
+            f"{what} {shown(text)} is not an instant in ISO 8601, e.g. 2026-01-31T08:00:00Z"
         ) from None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from workhorse.domain.showing import shown
 from workhorse.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -32,20 +33,20 @@ def load_app(reference: str) -> Workhorse:
     names = [*module_name.split("."), *path.split(".")]
     if not colon or not all(name.isidentifier() for name in names):
         raise ConfigurationError(
-            f"app {reference!r} is not of the form module:attribute, e.g. shop.jobs:app"
+            f"app {shown(reference)} is not of the form module:attribute, e.g. shop.jobs:app"
         )
     found: object = _import(module_name)
     said = module_name
     for name in path.split("."):
         if not hasattr(found, name):
             raise ConfigurationError(
-                f"app {reference!r}: {said} has no {name!r}{_close(found, name)}"
+                f"app {shown(reference)}: {said} has no {name!r}{_close(found, name)}"
             )
         found = getattr(found, name)
         said = f"{said}.{name}"
     if not isinstance(found, Workhorse):
         raise ConfigurationError(
-            f"app {reference!r} is a {type(found).__name__}, not a Workhorse{_apps_in(found)}"
+            f"app {shown(reference)} is a {type(found).__name__}, not a Workhorse{_apps_in(found)}"
         )
     return found
 

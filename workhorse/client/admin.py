@@ -20,6 +20,7 @@ from workhorse.domain.measures import Measures
 from workhorse.domain.names import check_key, check_queue, check_request, check_task
 from workhorse.domain.presence import ProcessView
 from workhorse.domain.runs import RunState, RunView
+from workhorse.domain.showing import member, shown
 from workhorse.errors import ConfigurationError
 from workhorse.ports import Lane
 from workhorse.store import measuring, operating, presence, viewing
@@ -275,8 +276,7 @@ class Idempotency:
 
 
 def _state(state: RunState | str) -> RunState:
-    try:
-        return RunState(state)
-    except ValueError:
-        known = ", ".join(RunState)
-        raise ConfigurationError(f"state {state!r} is none of: {known}") from None
+    meant = member(RunState, state)
+    if meant is None:
+        raise ConfigurationError(f"state {shown(state)} is none of: {', '.join(RunState)}")
+    return meant

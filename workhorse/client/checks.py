@@ -7,6 +7,7 @@ import uuid
 from datetime import timedelta
 from typing import Final
 
+from workhorse.domain.showing import shown
 from workhorse.errors import ConfigurationError, InvalidInstantError, InvalidNameError
 
 LARGEST_PAGE: Final = 1_000
@@ -22,7 +23,10 @@ def seconds_of(timeout: object) -> float:
     if isinstance(timeout, timedelta):
         seconds = timeout.total_seconds()
     elif isinstance(timeout, int | float) and not isinstance(timeout, bool):
-        seconds = float(timeout)
+        try:
+            seconds = float(timeout)
+        except OverflowError:  # a whole number that is larger than any float
+            seconds = math.inf if timeout > 0 else -math.inf
     else:
         raise InvalidInstantError(
             f"timeout must be a timedelta or seconds; got {type(timeout).__name__}"
@@ -49,7 +53,7 @@ def check_page(limit: object) -> int:
     """Return how many entries a page may have: 1 to 1,000."""
     if type(limit) is int and 1 <= limit <= LARGEST_PAGE:
         return limit
-    raise ConfigurationError(f"limit is {ascii(limit)[:80]}; it must be 1 to {LARGEST_PAGE:,}")
+    raise ConfigurationError(f"limit is {shown(limit)}; it must be 1 to {LARGEST_PAGE:,}")
 
 
 def new_request_id() -> str:

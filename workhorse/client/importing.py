@@ -15,6 +15,7 @@ from workhorse.client.exporting import FORMAT
 from workhorse.domain.boundaries import Boundary, BoundaryKind, Delivered, DeliveryState, History
 from workhorse.domain.ids import parse_run_id
 from workhorse.domain.runs import ClaimedRun, Lease, RunState
+from workhorse.domain.showing import shown
 from workhorse.errors import ConfigurationError
 
 _NOBODYS_TOKEN: Final = 1
@@ -53,8 +54,8 @@ def run_of(document: object) -> ImportedRun:
         )
     if document["workhorse_export"] != FORMAT:
         raise ConfigurationError(
-            f"the exported run is of format {document['workhorse_export']!r}, and this version "
-            f"reads {FORMAT}; export it again, or check it with the version that wrote it"
+            f"the exported run is of format {shown(document['workhorse_export'])}, and this "
+            f"version reads {FORMAT}; export it again, or check it with the version that wrote it"
         )
     try:
         return _run(document)

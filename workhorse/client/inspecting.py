@@ -13,6 +13,7 @@ from workhorse.client.exporting import document_of
 from workhorse.domain.boundaries import WAITS, BoundaryKind
 from workhorse.domain.ids import RunId, parse_run_id
 from workhorse.domain.names import check_boundary, check_queue
+from workhorse.domain.showing import member, shown
 from workhorse.errors import ConfigurationError
 from workhorse.store import inspecting, timelines
 from workhorse.store.database import Store, Tx
@@ -120,10 +121,11 @@ def _export(tx: Tx, run_id: RunId) -> dict[str, Any]:
 
 
 def _kind(kind: BoundaryKind | str) -> BoundaryKind:
-    if kind in WAITS:
-        return BoundaryKind(kind)
+    meant = member(BoundaryKind, kind)
+    if meant in WAITS:
+        return meant
     known = ", ".join(sorted(WAITS))
-    raise ConfigurationError(f"kind {ascii(kind)[:80]} is no kind of wait; these are: {known}")
+    raise ConfigurationError(f"kind {shown(kind)} is no kind of wait; these are: {known}")
 
 
 def _place(cursor: str) -> tuple[RunId, str]:

@@ -27,13 +27,14 @@ from workhorse.domain.names import (
     check_task,
 )
 from workhorse.domain.runs import FINISHED, RunState
+from workhorse.domain.showing import member, shown
 from workhorse.errors import ConfigurationError
 from workhorse.ports import Lane
 from workhorse.store import many
 from workhorse.store.choosing import START, RunFilter, begin_request, choose
 from workhorse.store.database import Store
 from workhorse.store.many import PageDone
-from workhorse.store.operating import ALL, NONE
+from workhorse.store.operating import ALL
 
 CANCELLED_AT_ONCE: Final = 100
 RERUN_AT_ONCE: Final = 20
@@ -262,7 +263,7 @@ class _Asked:
 
 def check_boundaries(boundaries: object) -> str:
     """Return what a rerun takes over: `all`, `none`, or all up to the boundary of that name."""
-    return boundaries if boundaries in (ALL, NONE) else check_boundary(boundaries)
+    return check_boundary(boundaries)
 
 
 def _nothing(_ids: list[RunId], _request_id: str) -> PageDone:
@@ -301,15 +302,18 @@ def _filter(*, finished: bool, **said: Any) -> RunFilter:
 
 def _state(state: str, *, finished: bool) -> RunState:
     fitting = [each for each in RunState if (each in FINISHED) is finished]
-    if state in fitting:
-        return RunState(state)
+    meant = member(RunState, state)
+    if meant in fitting:
+        return meant
     raise ConfigurationError(
-        f"state {ascii(state)[:80]} is none of: {', '.join(fitting)}; "
+        f"state {shown(state)} is none of: {', '.join(fitting)}; "
         + ("only finished runs are run again" if finished else "only unfinished ones are cancelled")
     )
 
 
 def _limit(limit: int | None) -> int | None:
     if limit is not None and (type(limit) is not int or not 1 <= limit <= LARGEST_LIMIT):
-        raise ConfigurationError(f"limit is {limit!r}; it must be 1 to {LARGEST_LIMIT:,}, or None")
+        raise ConfigurationError(
+            f"limit is {shown(limit)}; it must be 1 to {LARGEST_LIMIT:,}, or None"
+        )
     return limit

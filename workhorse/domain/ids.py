@@ -8,6 +8,7 @@ import time
 import uuid
 from typing import Final, NewType
 
+from workhorse.domain.showing import shown
 from workhorse.errors import InvalidNameError
 
 RunId = NewType("RunId", str)
@@ -60,10 +61,10 @@ def new_run_id() -> RunId:
 def parse_run_id(text: object) -> RunId:
     """Return a run id in its canonical form, whatever form a person typed it in."""
     try:
-        return RunId(str(uuid.UUID(str(text))))
+        if isinstance(text, str | uuid.UUID):
+            return RunId(str(uuid.UUID(str(text))))
     except ValueError:
-        shown = ascii(text)
-        raise InvalidNameError(
-            f"run id {shown if len(shown) <= 80 else shown[:77] + '...'} is not a UUID; "
-            "`workhorse runs list` shows the ids"
-        ) from None
+        pass
+    raise InvalidNameError(
+        f"run id {shown(text)} is not a UUID; `workhorse runs list` shows the ids"
+    )

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from workhorse.domain.showing import shown
 from workhorse.errors import InvalidNameError
 
 _QUEUE: Final = re.compile(r"[a-z0-9_-]{1,60}")
@@ -24,7 +25,7 @@ def check_queue(name: object) -> str:
     """Return a queue's name: 1 to 60 characters of `a-z0-9_-`."""
     if isinstance(name, str) and _QUEUE.fullmatch(name):
         return name
-    raise InvalidNameError(f"queue {_shown(name)} is not a name of 1 to 60 characters of a-z0-9_-")
+    raise InvalidNameError(f"queue {shown(name)} is not a name of 1 to 60 characters of a-z0-9_-")
 
 
 def check_task(name: object) -> str:
@@ -52,10 +53,12 @@ def check_request(request_id: object) -> str:
     return _printable("request id", request_id, 200)
 
 
-def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
+def check_tags(tags: object) -> tuple[str, ...]:
     """Return tags, each once and in order: at most 20 of 1 to 100 printable characters."""
     if isinstance(tags, str):
-        raise InvalidNameError(f"tags are a list of names; got the single text {_shown(tags)}")
+        raise InvalidNameError(f"tags are a list of names; got the single text {shown(tags)}")
+    if not isinstance(tags, Iterable):
+        raise InvalidNameError(f"tags are a list of names; got {type(tags).__name__}")
     unique = tuple(dict.fromkeys(_printable("tag", tag, MAX_TAG_CHARS) for tag in tags))
     if len(unique) > MAX_TAGS:
         raise InvalidNameError(f"a run has at most {MAX_TAGS} tags; got {len(unique)}")
@@ -66,7 +69,7 @@ def check_priority(priority: object) -> int:
     """Return a priority: a whole number from 0 to 100; higher is claimed first."""
     if type(priority) is int and priority in PRIORITIES:
         return priority
-    raise InvalidNameError(f"priority {_shown(priority)} is not a whole number from 0 to 100")
+    raise InvalidNameError(f"priority {shown(priority)} is not a whole number from 0 to 100")
 
 
 def check_environment(name: object) -> str:
@@ -74,7 +77,7 @@ def check_environment(name: object) -> str:
     if isinstance(name, str) and _ENVIRONMENT.fullmatch(name):
         return name
     raise InvalidNameError(
-        f"environment {_shown(name)} is not a name of at most 20 characters of a-z0-9_"
+        f"environment {shown(name)} is not a name of at most 20 characters of a-z0-9_"
     )
 
 
@@ -83,7 +86,7 @@ def check_schema(name: object) -> str:
     if isinstance(name, str) and _SCHEMA.fullmatch(name):
         return name
     raise InvalidNameError(
-        f"schema {_shown(name)} is not a name of 1 to 40 characters of a-z0-9_, no digit first"
+        f"schema {shown(name)} is not a name of 1 to 40 characters of a-z0-9_, no digit first"
     )
 
 
@@ -93,10 +96,5 @@ def _printable(what: str, name: object, most: int) -> str:
     if not 1 <= len(name) <= most:
         raise InvalidNameError(f"{what} has {len(name):,} characters; it may have 1 to {most}")
     if not name.isprintable():
-        raise InvalidNameError(f"{what} {_shown(name)} holds a character that cannot be printed")
+        raise InvalidNameError(f"{what} {shown(name)} holds a character that cannot be printed")
     return name
-
-
-def _shown(name: object) -> str:
-    text = ascii(name)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from workhorse.domain.instants import check_duration, to_millis
+from workhorse.domain.showing import shown
 from workhorse.errors import ConfigurationError
 
 _LONGEST: Final = timedelta(days=30)
@@ -42,14 +43,15 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= 1000:
             raise ConfigurationError(
-                f"max_attempts is {self.max_attempts!r}; it must be a whole number from 1 to 1,000"
+                f"max_attempts is {shown(self.max_attempts)}; "
+                "it must be a whole number from 1 to 1,000"
             )
         if type(self.factor) not in (int, float) or not 1 <= self.factor <= 100:
             raise ConfigurationError(
-                f"factor is {self.factor!r}; it must be a number from 1 to 100"
+                f"factor is {shown(self.factor)}; it must be a number from 1 to 100"
             )
         if type(self.jitter) is not bool:
-            raise ConfigurationError(f"jitter is {self.jitter!r}; it must be True or False")
+            raise ConfigurationError(f"jitter is {shown(self.jitter)}; it must be True or False")
         check_duration("first", self.first, most=_LONGEST)
         check_duration("longest", self.longest, most=_LONGEST)
 

@@ -24,6 +24,7 @@ from workhorse.domain.names import (
 )
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import NewRun, OnFailure, RunState, RunView
+from workhorse.domain.showing import member, shown
 from workhorse.domain.values import fingerprint
 from workhorse.errors import ConfigurationError, InvalidInstantError, InvalidNameError
 
@@ -261,7 +262,7 @@ def checked_run(
         key=None if key is None else check_key(key),
         fingerprint=None if key is None else fingerprint(payload),
         session=None if session is None else check_session(session),
-        tags=_tags(tags),
+        tags=() if tags is None else check_tags(tags),
         deadline_ms=_limit_ms("deadline", task.deadline if deadline is None else deadline),
         timeout_ms=_limit_ms("timeout", task.timeout if timeout is None else timeout),
         retry=task.retry if retry is None else check_retry(retry),
@@ -317,21 +318,13 @@ MAX_AFTER: Final = 1_000
 
 def check_on_failure(on_failure: str | None) -> OnFailure:
     """Return what becomes of a run when one that it comes after fails; by default it fails too."""
-    try:
-        return OnFailure.FAIL if on_failure is None else OnFailure(on_failure)
-    except ValueError:
+    meant = OnFailure.FAIL if on_failure is None else member(OnFailure, on_failure)
+    if meant is None:
         raise ConfigurationError(
-            f"on_failure {ascii(on_failure)[:80]} is none of: {', '.join(OnFailure)}"
-        ) from None
+            f"on_failure {shown(on_failure)} is none of: {', '.join(OnFailure)}"
+        )
+    return meant
 
 
 def _limit_ms(what: str, duration: timedelta | None) -> int | None:
     return None if duration is None else to_millis(check_limit(what, duration))
-
-
-def _tags(tags: object) -> tuple[str, ...]:
-    if tags is None:
-        return ()
-    if not isinstance(tags, Iterable):
-        raise InvalidNameError(f"tags are a list of names; got {type(tags).__name__}")
-    return check_tags(tags)

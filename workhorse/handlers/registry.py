@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 from workhorse.domain.names import check_priority, check_queue, check_task
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import DEFAULT_PRIORITY
+from workhorse.domain.showing import shown
 from workhorse.errors import ConfigurationError, UnknownTaskError
 from workhorse.handlers.batch_signatures import BatchSignature, refuse_items
 from workhorse.handlers.batches import BatchItem
@@ -245,15 +246,13 @@ class TaskRegistry:
     def _unknown(self, name: object) -> str:
         import difflib  # only where somebody mistyped
 
-        shown = ascii(name)
-        close = difflib.get_close_matches(str(name)[:200], self._by_name, n=3)
+        typed = name[:200] if isinstance(name, str) else ""
+        close = difflib.get_close_matches(typed, self._by_name, n=3)
         if close:
             advice = "did you mean " + " or ".join(f"'{known}'" for known in close) + "?"
         else:
             advice = f"{len(self._by_name)} names are known; is its module imported?"
-        return (
-            f"no task {shown if len(shown) <= 80 else shown[:77] + '...'} is registered; {advice}"
-        )
+        return f"no task {shown(name)} is registered; {advice}"
 
 
 def _listed(what: str, given: Iterable[str]) -> Iterable[str]:

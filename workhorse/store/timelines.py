@@ -5,6 +5,7 @@ Source: docs/design.md, section 7
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -138,10 +139,13 @@ def _entry(tx: Tx, row: Any) -> TimelineEntry:
     )
 
 
+_DIGITS: Final = re.compile("[0-9]{1,19}", re.ASCII)
+
+
 def _place(cursor: str) -> dict[str, Any]:
     parts = cursor.split(":", 3)
     numbers = parts[:3]
-    if len(parts) < 4 or not all(part.isascii() and part.isdigit() for part in numbers):
+    if len(parts) < 4 or not all(_DIGITS.fullmatch(part) for part in numbers):
         raise ConfigurationError(
             "after is no place in a timeline; pass the cursor of the last entry of a page"
         )

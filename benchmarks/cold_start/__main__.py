@@ -153,8 +153,8 @@ def main() -> int:
     late = [kind for kind, each in results.items() if each["first_line_median_ms"] > LIMIT_S * 1000]
     for kind in late:
         print(
-            f"cold start: {kind} takes more than {LIMIT_S:g} s to the first line of a handler, "
-            "which is the limit here; a machine that is busy with other things is slower by a multiple",
+            f"cold start: {kind} takes more than {LIMIT_S:g} s to the first line of a handler; "
+            "a machine that is busy with other things is slower by a multiple",
             file=sys.stderr,
         )
     return 1 if late else 0

@@ -6,7 +6,10 @@ import contextlib
 import socket
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+READY_FOR_QUERY: Final = b"Z\x00\x00\x00\x05I"
+"""The end of what PostgreSQL says to a new connection."""
 
 
 class Proxy:

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
+from tests.runtime.proxy import READY_FOR_QUERY, Proxy
 from tests.store.acting import a_claimed, a_run, end, ids_of, put, put_many, reach, rows, seen, take
 from tests.store.rivals import Rival, blocked_sessions
 from tests.support.databases import Databases
@@ -225,6 +226,24 @@ def test_abort_ends_a_statement_on_sqlite(sqlite_store: Store) -> None:
         with pytest.raises(StoreUnavailableError, match="interrupted"):
             answer.result(10)
     put(store)
+
+
+def test_abort_breaks_a_first_connection_that_is_not_ready_yet() -> None:
+    """Right after it is made it is asked about its server, and that may never be answered."""
+    with PostgresServer(tcp=True) as server, Proxy(server.port) as proxy:
+        through = make_url(server.url()).set(host="127.0.0.1", port=proxy.port)
+        store = Store.open(through.render_as_string(hide_password=False))
+        proxy.swallow_behind(READY_FOR_QUERY)
+        with ThreadPoolExecutor(1) as thread:
+            answer = thread.submit(store.try_once, lambda tx: tx.conn.execute(text("select 1")))
+            try:
+                assert proxy.swallowed.wait(20)
+                store.abort()
+                with pytest.raises(StoreUnavailableError):
+                    answer.result(10)
+            finally:
+                proxy.close()  # whatever hangs ends with it
+        store.close()
 
 
 def test_abort_breaks_nothing_that_is_at_rest(store: Store) -> None:

@@ -354,10 +354,20 @@ class Store:
                 engine = self._engine
                 if engine is None:
                     engine = open_engine(self.target, **self._options)  # type: ignore[arg-type]
+                    # First of all: a new engine's first connection is asked about its server then.
+                    event.listen(engine, "connect", self._note_connect, insert=True)
                     event.listen(engine, "checkout", self._note_checkout)
                     event.listen(engine, "checkin", self._note_checkin)
                     self._engine = engine
         return engine
+
+    def _note_connect(self, raw: Any, record: Any) -> None:
+        with self._in_use_lock:
+            # One that broke before it was handed out is no more told of.
+            broken = [each for each, old in self._in_use.items() if getattr(old, "closed", False)]
+            for each in broken:
+                del self._in_use[each]
+            self._in_use[record] = raw
 
     def _note_checkout(self, raw: Any, record: Any, proxy: Any) -> None:
         with self._in_use_lock:

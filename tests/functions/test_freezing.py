@@ -6,11 +6,12 @@ from contextlib import closing
 from pathlib import Path
 
 import psycopg
+import pytest
 from sqlalchemy import make_url
 
 from tests.functions.conftest import Deployed, body_of, event_of
 from tests.functions.program import ONCE_AGAIN
-from tests.runtime.proxy import Proxy
+from tests.runtime.proxy import READY_FOR_QUERY, Proxy
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.sqs import SqsEndpoint
@@ -59,6 +60,39 @@ def test_a_connection_that_died_without_a_word_is_replaced(
             assert function.finish(call) == ENDED
 
             assert deployed.state(run_id) is RunState.SUCCEEDED
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["under_a_handler", "at_the_start"])
+def test_a_store_that_hangs_leaves_a_function_time_to_answer(
+    endpoint: SqsEndpoint, tmp_path: Path, begun: bool
+) -> None:
+    """What is asked of it is given up in time, so the function is not killed at its time-out."""
+    with PostgresServer(tcp=True) as server, Proxy(server.port) as proxy:
+        url = server.databases.url(server.databases.create())
+        with closing(Deployed(url, endpoint, tmp_path)) as deployed:
+            migrate(deployed.store)
+            through = make_url(url).set(host="127.0.0.1", port=proxy.port)
+            function = deployed.function(
+                database_url=through.render_as_string(hide_password=False),
+                min_time_left_seconds="6",
+                timeout_s=12,
+            )
+            if begun:
+                function.invoke(event_of(body_of(deployed.new("quick", "warm up"))))
+            else:
+                proxy.swallow_behind(READY_FOR_QUERY)
+            event = event_of(body_of(deployed.new("obstinate")))
+            call = function.begin(event)
+            if begun:
+                deployed.sees("obstinate one begins")
+                proxy.swallow(True)
+
+            answer = function.finish(call)
+
+            kept = [] if begun else [event["Records"][0]["messageId"]]
+            assert [each["itemIdentifier"] for each in answer["batchItemFailures"]] == kept
+            assert proxy.swallowed.is_set()
+            assert function.starts == 1
 
 
 def test_a_function_frozen_for_longer_than_its_lease_stores_nothing(deployed: Deployed) -> None:

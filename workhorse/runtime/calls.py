@@ -63,7 +63,8 @@ class StoreCalls:
         self.store = store
         self._pace = pace
         self._counters = counters
-        self._hang_ms = hang_ms
+        self.hang_ms = hang_ms
+        """A call that takes longer has its connection broken."""
         self._lock = threading.Lock()
         self._since: dict[int, float] = {}
         self._calls = 0
@@ -94,12 +95,12 @@ class StoreCalls:
             return False
         now = self._pace.now_ms()
         with self._lock:
-            hung = [call for call, since in self._since.items() if now - since > self._hang_ms]
+            hung = [call for call, since in self._since.items() if now - since > self.hang_ms]
             for call in hung:
                 self._since[call] = now  # it gets as long again
         if not hung:
             return False
-        _log.warning("the store has not answered for %.0f s: reconnecting", self._hang_ms / 1000)
+        _log.warning("the store has not answered for %.0f s: reconnecting", self.hang_ms / 1000)
         self.store.abort()
         return True
 

@@ -31,7 +31,7 @@ from workhorse.runtime.invoking import Invocation
 from workhorse.runtime.options import WorkerOptions
 from workhorse.runtime.pace import Backoff, Pace, SystemPace
 from workhorse.runtime.parts import Parts
-from workhorse.runtime.remaining import TimeLeft, shutdown_within
+from workhorse.runtime.remaining import STORE_CALL_MS, TimeLeft, shutdown_within
 from workhorse.store.claiming import claimed_under
 from workhorse.store.migrating import SchemaVersion
 from workhorse.telemetry import Counters, get_logger, own_version
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 _log = get_logger("function")
 
-STORE_CALL_MS: Final = 5_000
-"""A connection may have died in the freeze without a word: an invocation cannot wait as long for it
-as a worker that lives for days."""
 _FIRST_TRIES: Final = 4
 _BEAT_NEEDS_MS: Final = STORE_CALL_MS + 1_000
 """With less time left, or half of what there was, an invocation ends without a word to others that
@@ -138,6 +135,9 @@ class Invocations:
         with self._lock:
             time = TimeLeft(time_left_ms, self._registry, default_ms=self._min_time_left_ms)
             self._look_at(time)
+            if not self._check.done:
+                self._registry.check()
+            parts = self._parts_for(time)  # it breaks what hangs, the check of the schema too
             try:
                 self._make_sure(time)
             except StoreUnavailableError as error:
@@ -148,7 +148,6 @@ class Invocations:
                 )
                 return [message.message_id for message in messages]
             self._time = time
-            parts = self._parts_for(time)
             invocation = Invocation(
                 messages,
                 time,
@@ -165,8 +164,11 @@ class Invocations:
                 self._end(parts, 0)
                 raise
             if parts.holdings:
-                # Nothing is held beyond the invocation, whatever its handlers do.
-                self._end(parts, self._options.shutdown.drain_ms / 1000)
+                # Nothing is held beyond the invocation, whatever its handlers do. A store that hung
+                # may have kept it from asking them to stop: the drain ends when it would have.
+                shutdown = self._options.shutdown
+                left_s = time.left_s() - shutdown.backstop_ms / 1000
+                self._end(parts, max(0.0, min(shutdown.drain_ms / 1000, left_s)))
                 # A first send takes longer than the others: the SDK is loaded for it.
                 parts.engine.publisher.flush(time.left_s() * 0.7)
             elif time_left_ms() > min(_BEAT_NEEDS_MS, time.whole_ms / 2):
@@ -204,14 +206,13 @@ class Invocations:
         """Make sure, once, that the store answers and its schema fits."""
         if self._check.done:
             return
-        self._registry.check()
         rest = Backoff(100, 1_000)
         for left in range(_FIRST_TRIES - 1, -1, -1):
             try:
                 # The check itself tries for half a minute, which most functions do not have.
                 self._calls.try_once(claimed_under, 0)
             except StoreUnavailableError:
-                if not left or time.left_s() * 1000 < STORE_CALL_MS + time.reserve_ms:
+                if not left or not time.may_ask_again():
                     raise
                 self._pace.pause(threading.Event(), rest.next_ms())
             except Exception:  # noqa: BLE001 - it answered, and the check says what is wrong
@@ -248,6 +249,8 @@ class Invocations:
             # One that was left behind may wake with the process and go on: it counts.
             self._left_behind = [each for each in self._left_behind if not each.returned]
             self._options = replace(self._options, shutdown=shutdown_within(time.reserve_ms))
+            # One that hangs from right before the reserve on leaves half of that for the end.
+            self._calls.hang_ms = min(STORE_CALL_MS, time.reserve_ms / 2)
             parts = self._parts = Parts(
                 self.queues,
                 max(1, self.concurrency - len(self._left_behind)),

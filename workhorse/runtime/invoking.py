@@ -110,7 +110,7 @@ class Invocation:
             self._replace()
         if holdings:
             warm_up(self._lane)  # what is handed back soon has its wakeups sent in little time
-        if not self._away:
+        if not self._away and not self._calls.away:  # there is no time to ask in vain
             self._wake_another()
         holdings.wait_until_empty(self._time.until_stop_s())
         if not holdings:
@@ -245,7 +245,8 @@ class Invocation:
 
     def _note_outage(self, error: StoreUnavailableError) -> None:
         self._tries += 1
-        if self._tries >= _STORE_TRIES or not self._time.fitting():
+        again = self._time.fitting() and self._time.may_ask_again()
+        if self._tries >= _STORE_TRIES or not again:
             self._away = True
             _log.warning("the store is away; messages that were not looked at are kept: %s", error)
         else:

@@ -15,6 +15,10 @@ from workhorse.runtime.options import Shutdown
 LONGEST_RESERVE_MS: Final = 10_000.0
 """So long before its time-out, at the most, a function asks what still runs in it to stop."""
 
+STORE_CALL_MS: Final = 5_000
+"""A connection may have died in the freeze without a word: an invocation cannot wait as long for it
+as a worker that lives for days."""
+
 
 def reserve_of(whole_ms: float, default_ms: float) -> float:
     """Return how long before its end an invocation asks handlers to stop.
@@ -91,6 +95,10 @@ class TimeLeft:
     def until_stop_s(self) -> float:
         """Return in how many seconds what still runs is to be asked to stop; zero at the least."""
         return max(0.0, (self._left_ms() - self.reserve_ms) / 1000)
+
+    def may_ask_again(self) -> bool:
+        """Whether there is time to ask a store that is away again, which may take its time."""
+        return self._left_ms() >= STORE_CALL_MS + self.reserve_ms
 
     def left_s(self) -> float:
         """Return how many seconds are left; zero at the least."""

@@ -345,7 +345,9 @@ def test_a_fence_that_a_set_back_issued_twice_is_told_by_its_nonce() -> None:
     found.outcomes["r1"] = found.outcomes["r1"]._replace(finished_at=130.0)
     add(found, 120.0, ledger.START, "r1", 1, "again")
     add(found, 121.0, ledger.END, "r1", 1, "again")
-    assert "results are of the last lease" in broken(judge(found))
+    verdict = judge(found)
+    assert "results are of the last lease" in broken(verdict)
+    assert verdict.set_back["fences that were issued twice"] == 1
     mark = {"fence": 1, "nonce": "again"}
     change(found, "r1", result=mark)
     assert "results are of the last lease" not in broken(judge(found))

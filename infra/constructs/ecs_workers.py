@@ -52,6 +52,8 @@ class EcsWorkers(Construct):
         backlog_per_worker: How many unfinished claimable or running runs each task should have;
             the concurrency by default, so that all slots are busy.
         oldest_runnable_seconds: How long a run may wait before the service grows at once.
+        migrate: Whether each task runs `workhorse migrate` before its worker. Without tables a
+            worker ends at once, so a service that comes before them fails its first deployment.
         build: The setting: what the image was built from, which rises with each deployment.
         newest_build_only: The setting.
         settings: Further settings, by the names of their variables.
@@ -84,6 +86,7 @@ class EcsWorkers(Construct):
         workers: tuple[int, int] = (1, 10),
         backlog_per_worker: int | None = None,
         oldest_runnable_seconds: int = 60,
+        migrate: bool = True,
         build: str = "",
         newest_build_only: bool = False,
         settings: Mapping[str, str] | None = None,
@@ -142,6 +145,7 @@ class EcsWorkers(Construct):
                 retries=3,
                 start_period=cdk.Duration.seconds(60),
             ),
+            migrate=migrate,
         )
         self.role: Final[iam.IRole] = self.task.role
         grant(self.role, Rights.worker(served, sends_to or system.queues))

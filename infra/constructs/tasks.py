@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import aws_cdk as cdk
 from aws_cdk import aws_ecs as ecs
@@ -18,6 +18,7 @@ from infra.constructs.system import System, check_variables
 USER: Final = "10001:10001"
 """The user of infra/image/Dockerfile."""
 CONTAINER: Final = "workhorse"
+MIGRATION: Final = "migrate"
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,12 @@ def make_task(
     log_retention: logs.RetentionDays,
     stop_seconds: int,
     health: ecs.HealthCheck | None = None,
+    migrate: bool = False,
 ) -> Task:
     """Return a task definition with roles of its own, which may log, pull, and know the database.
+
+    Args:
+        migrate: Whether `workhorse migrate` runs before it, in a container of its own that ends.
 
     Raises:
         ArgumentError: A variable has no name, or looks like a secret.
@@ -66,20 +71,40 @@ def make_task(
             operating_system_family=ecs.OperatingSystemFamily.LINUX,
         ),
     )
-    definition.add_container(
+    common: dict[str, Any] = {
+        "image": image.container() if isinstance(image, Image) else image,
+        "user": USER,
+        "readonly_root_filesystem": True,
+        "environment": {**system.variables(), **variables},
+        "secrets": dict(secrets),
+    }
+    main = definition.add_container(
         CONTAINER,
-        image=image.container() if isinstance(image, Image) else image,
         command=list(command),
-        user=USER,
-        readonly_root_filesystem=True,
         # `workhorse` is process 1 itself: it takes the signals and collects its own children.
-        linux_parameters=_without_powers(scope),
+        linux_parameters=_without_powers(scope, "Linux"),
         stop_timeout=cdk.Duration.seconds(stop_seconds),
         health_check=health,
-        environment={**system.variables(), **variables},
-        secrets=dict(secrets),
         logging=ecs.LogDrivers.aws_logs(stream_prefix=CONTAINER, log_group=group),
+        **common,
     )
+    if migrate:
+        before = definition.add_container(
+            MIGRATION,
+            command=["migrate"],
+            essential=False,
+            linux_parameters=_without_powers(scope, "MigrationLinux"),
+            logging=ecs.LogDrivers.aws_logs(stream_prefix=MIGRATION, log_group=group),
+            **common,
+        )
+        # Not its success: it refuses a schema that is newer than the image, which still serves it
+        # when a deployment is rolled back, and a user of the database may be denied to make
+        # tables. Whether the schema fits, the process itself looks.
+        main.add_container_dependencies(
+            ecs.ContainerDependency(
+                container=before, condition=ecs.ContainerDependencyCondition.COMPLETE
+            )
+        )
     if isinstance(image, Image):
         image.grant_pull(scope, execution_role)
     system.database.grant_connect(role)
@@ -95,7 +120,7 @@ def _tasks_of(scope: Construct) -> iam.IPrincipal:
     )
 
 
-def _without_powers(scope: Construct) -> ecs.LinuxParameters:
-    parameters = ecs.LinuxParameters(scope, "Linux", init_process_enabled=False)
+def _without_powers(scope: Construct, construct_id: str) -> ecs.LinuxParameters:
+    parameters = ecs.LinuxParameters(scope, construct_id, init_process_enabled=False)
     parameters.drop_capabilities(ecs.Capability.ALL)
     return parameters

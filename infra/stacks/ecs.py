@@ -121,7 +121,7 @@ class EcsStack(cdk.Stack):
             self,
             "MaintenanceTask",
             value=maintenance.task.definition.task_definition_arn,
-            description="Also runs `workhorse migrate`, before the workers are there",
+            description="Also runs other commands, such as `migrate`, once",
         )
 
     def _image_of_parameters(self) -> Image:

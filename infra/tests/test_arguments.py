@@ -243,8 +243,14 @@ def test_the_longest_drain_ends_when_ecs_would_kill(stack: cdk.Stack) -> None:
     ecs_workers(stack, drain_seconds=115)
     Template.from_stack(stack).has_resource_properties(
         "AWS::ECS::TaskDefinition",
-        {"ContainerDefinitions": [Match.object_like({"StopTimeout": 120})]},
+        {"ContainerDefinitions": Match.array_with([Match.object_like({"StopTimeout": 120})])},
     )
+
+
+def test_a_migration_may_be_a_step_of_its_own(stack: cdk.Stack) -> None:
+    ecs_workers(stack, migrate=False)
+    (task,) = Template.from_stack(stack).find_resources("AWS::ECS::TaskDefinition").values()
+    assert len(task["Properties"]["ContainerDefinitions"]) == 1
 
 
 def test_a_key_of_ones_own_gives_rights_to_it_and_no_more(stack: cdk.Stack) -> None:

@@ -138,15 +138,38 @@ def test_a_worker_is_given_its_drain_and_five_seconds(
 
 def test_containers_can_write_nowhere_and_are_nobodys_root(synthesized: Synthesized) -> None:
     tasks = synthesized.of_type(ECS, "AWS::ECS::TaskDefinition")
-    assert len(tasks) == 2
-    for task in tasks.values():
-        (container,) = task["Properties"]["ContainerDefinitions"]
+    containers = [
+        container
+        for task in tasks.values()
+        for container in task["Properties"]["ContainerDefinitions"]
+    ]
+    assert sorted(container["Command"] for container in containers) == [
+        ["maintain", "--once"],
+        ["migrate"],
+        ["worker"],
+    ]
+    for container in containers:
         assert container["ReadonlyRootFilesystem"] is True
         assert container["User"].split(":")[0] not in ("", "0", "root")
         assert container["LinuxParameters"]["Capabilities"] == {"Drop": ["ALL"]}
         # `workhorse` is process 1: it has to get the signals itself.
         assert container["LinuxParameters"]["InitProcessEnabled"] is False
         assert not container.get("Privileged")
+
+
+def test_a_worker_starts_behind_a_migration_whatever_came_of_it(synthesized: Synthesized) -> None:
+    """Without tables the first deployment would fail, and with its success the way back."""
+    worker = worker_container(synthesized)
+    (task,) = (
+        task["Properties"]["ContainerDefinitions"]
+        for task in synthesized.of_type(ECS, "AWS::ECS::TaskDefinition").values()
+        if worker in task["Properties"]["ContainerDefinitions"]
+    )
+    (migration,) = (container for container in task if container is not worker)
+    assert migration["Command"] == ["migrate"]
+    assert migration["Image"] == worker["Image"]
+    assert (migration["Essential"], worker["Essential"]) == (False, True)
+    assert worker["DependsOn"] == [{"ContainerName": migration["Name"], "Condition": "COMPLETE"}]
 
 
 def test_a_worker_is_asked_for_its_health_and_rolled_back_where_it_has_none(

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from workhorse import Workhorse
 from workhorse.errors import ConfigurationError
-from workhorse.settings import Settings, load_settings
+from workhorse.settings import Settings, doubts, load_settings
 
 
 def test_defaults_need_nothing_from_outside() -> None:
@@ -55,6 +56,61 @@ def test_each_setting_is_read_from_a_variable_of_its_name(
     assert settings.build == "2026.11.30-7"
     assert settings.newest_build_only is True
     assert settings.sqs_queue_urls == {"mail": "https://queue.example/1/mail"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("WORKHORSE_DATABSE_URL", "WORKHORSE_DATABASE_URL"),
+        ("WORKHORSE_DB_URL", "WORKHORSE_DATABASE_URL"),
+        ("WORKHORSE_QUEUE", "WORKHORSE_QUEUES"),
+        ("workhorse_shema", "WORKHORSE_SCHEMA"),
+        ("WORKHORSE_REGION", "WORKHORSE_AWS_REGION"),
+        ("WORKHORSE_SCHEMA_NAME", "WORKHORSE_SCHEMA"),
+    ],
+)
+def test_a_variable_that_comes_near_a_setting_is_doubted(
+    monkeypatch: pytest.MonkeyPatch, variable: str, meant: str
+) -> None:
+    monkeypatch.setenv(variable, "secret")
+    assert doubts(load_settings()) == [
+        (f"the variable {variable} is no setting, and is ignored", f"{meant} may be meant")
+    ]
+
+
+def test_settings_and_the_variables_of_others_are_not_doubted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {
+        "WORKHORSE_DATABASE_URL": "postgresql://user@host/db",
+        "WORKHORSE_LANE": "sqs",
+        "workhorse_queues": "mail",
+        "WORKHORSE_SCHEMA": "jobs",
+        "WORKHORSE_OURS": "1",
+        "DATABSE_URL": "x",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert doubts(load_settings()) == []
+
+
+def test_a_store_that_was_left_to_its_default_is_doubted_where_wakeups_leave_the_machine() -> None:
+    (doubt,) = doubts(load_settings(lane="sqs"))
+    assert "database_url is not set" in doubt.message
+    assert "WORKHORSE_DATABASE_URL" in doubt.advice
+    assert doubts(load_settings(lane="sqs", database_url="sqlite:///mine.sqlite3")) == []
+    assert doubts(load_settings(lane="memory")) == []
+
+
+def test_a_doubt_is_told_once_in_a_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("workhorse.settings._told", set())
+    monkeypatch.setenv("WORKHORSE_DATABSE_URL", "secret")
+    for _ in range(2):
+        Workhorse().close()
+    (told,) = caplog.messages
+    assert "WORKHORSE_DATABSE_URL is no setting" in told
+    assert "secret" not in told
 
 
 def test_the_ecs_agent_is_found_where_ecs_says_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

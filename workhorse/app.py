@@ -26,10 +26,10 @@ from workhorse.domain.ids import parse_run_id
 from workhorse.domain.names import check_queue
 from workhorse.handlers.registry import TaskArguments, TaskDecorator, TaskRegistry
 from workhorse.ports import Lane
-from workhorse.settings import Settings, load_settings
+from workhorse.settings import Settings, doubts, load_settings, new_doubts
 from workhorse.store.database import ManualClock, Store
 from workhorse.store.migrating import SchemaVersion, migrate
-from workhorse.telemetry import Counters
+from workhorse.telemetry import Counters, get_logger
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -112,6 +112,8 @@ class Workhorse(DeliveryCalls):
     ) -> None:
         named = lane if isinstance(lane, str) else None
         self.settings: Final[Settings] = load_settings(lane=named, **arguments)
+        for doubt in new_doubts(self.settings):
+            _log.warning("%s; %s", doubt.message, doubt.advice)
         self.registry: Final = TaskRegistry() if registry is None else registry
         self.counters: Final = Counters()
         self._given_lane = None if isinstance(lane, str) else lane
@@ -215,6 +217,7 @@ class Workhorse(DeliveryCalls):
                 now=self._client.now,
                 stride=self.settings.hint_stride,
                 function_timeout_known=self.settings.function_timeout_seconds is not None,
+                doubts=doubts(self.settings),
             ),
             stride=self.settings.hint_stride,
         )
@@ -511,6 +514,7 @@ class Workhorse(DeliveryCalls):
 
 
 _apps: weakref.WeakSet[Workhorse] = weakref.WeakSet()
+_log = get_logger("settings")
 _inherited: list[object] = []
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
@@ -148,18 +148,33 @@ _ALIASES = {
     "aws_region": "WORKHORSE_AWS_REGION",
 }
 _overrides: dict[str, Any] = {}
+_told: set[str] = set()
+_commanded = False
+"""Whether the command line is at work, which tells of doubts once its log is set up."""
+_OWN_PLACE = frozenset({"polling", "memory"})
+"""Lanes that need no more than one machine; with the others more of them is meant."""
+
+
+class Doubt(NamedTuple):
+    """What is allowed, and probably a mistake."""
+
+    message: str
+    advice: str
 
 
 @contextmanager
 def overriding(given: Mapping[str, Any]) -> Iterator[None]:
     """Let settings, by name, stand above arguments and environment in this process meanwhile."""
-    before = dict(_overrides)
+    global _commanded
+    before, commanded = dict(_overrides), _commanded
     _overrides.update(given)
+    _commanded = True
     try:
         yield
     finally:
         _overrides.clear()
         _overrides.update(before)
+        _commanded = commanded
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
@@ -173,6 +188,50 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
         if not name.startswith(("WORKHORSE_", "AWS_", "ECS_"))
     }
     return {**kept, **changes}
+
+
+def doubts(settings: Settings) -> list[Doubt]:
+    """Return what a person has probably meant otherwise: names that are no setting's, and a store
+    that was left to its default where several machines are at work.
+
+    A variable is named only where it comes near a setting: others may be somebody's own.
+    """
+    import difflib  # a cold start seldom needs it
+
+    known = {_variable(name).removeprefix(_PREFIX): _variable(name) for name in _FIELDS}
+    found = []
+    for name in sorted(os.environ):  # noqa: TID251 - this module is the one that may
+        rest = name.upper().removeprefix(_PREFIX)
+        if name.upper().startswith(_PREFIX) and rest not in known:
+            near = difflib.get_close_matches(rest, known, n=1)
+            if near:
+                message = f"the variable {name} is no setting, and is ignored"
+                found.append(Doubt(message, f"{known[near[0]]} may be meant"))
+    if settings.lane not in _OWN_PLACE and "database_url" not in settings.model_fields_set:
+        message = (
+            "database_url is not set, so runs are in a file of SQLite on this machine, while "
+            f"wakeups go over the lane {settings.lane}"
+        )
+        found.append(Doubt(message, f"set {_PREFIX}DATABASE_URL to the database of all machines"))
+    return found
+
+
+def new_doubts(settings: Settings) -> list[Doubt]:
+    """Return the doubts that nobody has told in this process, and nobody else will."""
+    if _commanded:
+        return []
+    found = [doubt for doubt in doubts(settings) if doubt.message not in _told]
+    _told.update(doubt.message for doubt in found)
+    return found
+
+
+_PREFIX = "WORKHORSE_"
+_FIELDS = tuple(Settings.model_fields)
+
+
+def _variable(field: str) -> str:
+    alias = _ALIASES.get(field.removesuffix("_name") if field == "schema_name" else field)
+    return alias if alias is not None else f"{_PREFIX}{field.upper()}"
 
 
 def load_settings(**given: Any) -> Settings:

@@ -184,6 +184,10 @@ def test_a_system_that_is_well(system: System) -> None:
 # -- faults --------------------------------------------------------------------------------------
 
 
+def _misspelt(system: System) -> None:
+    system.env.setenv("WORKHORSE_DATABSE_URL", "postgresql://shop@db.internal/shop")
+
+
 def _away(system: System) -> None:
     nowhere = "postgresql://nobody@127.0.0.1:1/nowhere"
     if system.url.startswith("sqlite"):
@@ -337,6 +341,7 @@ def _policy(system: System, receives: int) -> str:
 
 
 FAULTS: dict[str, tuple[Callable[[System], None], Code]] = {
+    "a misspelt variable": (_misspelt, Code.SETTING_DOUBTFUL),
     "the store is away": (_away, Code.STORE_UNREACHABLE),
     "no tables": (_not_migrated, Code.SCHEMA_BEHIND),
     "old tables": (_old_schema, Code.SCHEMA_BEHIND),

@@ -73,7 +73,8 @@ class Invocation:
         """
         from workhorse.cli.loading import load_app
         from workhorse.cli.logs import set_up_logging
-        from workhorse.settings import load_settings, overriding
+        from workhorse.settings import doubts, load_settings, overriding
+        from workhorse.telemetry import get_logger
 
         self._closing.enter_context(overriding(self.settings))
         settings = load_settings()
@@ -91,6 +92,9 @@ class Invocation:
 
             app = Workhorse()
         set_up_logging(app.settings, long_running=long_running)
+        if tasks or long_running:  # the others look and act only; `doctor` tells of them too
+            for doubt in doubts(app.settings):
+                get_logger("settings").warning("%s; %s", doubt.message, doubt.advice)
         self._closing.callback(app.close)
         return app
 

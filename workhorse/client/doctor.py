@@ -45,6 +45,7 @@ class Doctor:
         now: Returns the present by this machine's clock.
         stride: One wakeup for so many ready runs of a queue.
         function_timeout_known: Whether the time-out of functions was told.
+        doubts: What is probably wrong with the settings: each with what to do.
         pause: Waits for so many seconds before a second look.
     """
 
@@ -58,6 +59,7 @@ class Doctor:
         now: Callable[[], datetime],
         stride: int = 1,
         function_timeout_known: bool = False,
+        doubts: Sequence[tuple[str, str]] = (),
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self._store = store
@@ -67,11 +69,14 @@ class Doctor:
         self._now = now
         self._stride = stride
         self._function_timeout_known = function_timeout_known
+        self._doubts = doubts
         self._pause = pause or time.sleep
 
     def examine(self) -> list[Finding]:
         """Return all findings; what is well too."""
         findings = [*self._tasks()]
+        for message, advice in self._doubts:
+            findings.append(Finding(Code.SETTING_DOUBTFUL, Severity.WARNING, message, advice))
         store, trouble = self._usable_store()
         findings += trouble
         names = self._own_queues()

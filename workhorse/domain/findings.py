@@ -47,6 +47,9 @@ class Code(StrEnum):
     PROCESSES_OK = "processes_ok", "which processes are alive"
     QUEUES_OK = "queues_ok", "the lane finds nothing wrong with the queues"
 
+    # The settings.
+    SETTING_DOUBTFUL = "setting_doubtful", "a setting is probably not what was meant"
+
     # The store.
     STORE_UNREACHABLE = "store_unreachable", "the database does not answer"
     STORE_MISCONFIGURED = "store_misconfigured", "a setting of the store is wrong, or another's"

@@ -46,8 +46,8 @@ def test_no_interleaving_breaks_a_rule_when_the_database_is_set_back(
 
 def test_what_is_explored_is_what_commits_would_show(store: Store, clock: ManualClock) -> None:
     """One of the longest ways, again in transactions that are committed."""
-    explorer = Explorer(store, clock, Bounds(claims=1))
-    explored = explorer.explore()
+    explorer = Explorer(store, clock, Bounds(claims=2))
+    explored = explorer.explore(depth=5)
     assert explored.farthest is not None
     path, seen = explored.farthest
 

@@ -230,7 +230,7 @@ def test_unknown_tasks_and_paused_queues_are_warnings(
     assert findings(app, Severity.WARNING) == [
         (
             "queue_paused",
-            "queue shut is paused since 2026-01-01 00:00 UTC by ann; 1 runs wait in it",
+            "queue shut is paused since 2026-01-01 00:00 UTC by ann; 1 run waits in it",
         ),
         (
             "unknown_task",

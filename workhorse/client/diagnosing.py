@@ -29,7 +29,8 @@ def paused(queues: Sequence[QueueView]) -> Iterator[Finding]:
                 Code.QUEUE_PAUSED,
                 Severity.WARNING,
                 f"queue {queue.name} is paused since {queue.paused_at:%Y-%m-%d %H:%M} UTC by "
-                f"{queue.paused_by or 'nobody'}; {queue.ready} runs wait in it",
+                f"{queue.paused_by or 'nobody'}; "
+                f"{queue.ready} run{' waits' if queue.ready == 1 else 's wait'} in it",
                 f"`workhorse queues resume {queue.name}` when its work may go on",
                 queue=queue.name,
             )

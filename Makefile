@@ -134,6 +134,8 @@ lock: ## write requirements/dev.txt and infra.txt anew; needs uv (ARGS=--upgrade
 
 .PHONY: clean
 clean: ## remove what the targets made, but for results of benchmarks
+	@if [ -e '$(LOCAL)/state.json' ]; then \
+	  echo "make clean: something is up; 'make local-down' first" >&2; exit 1; fi
 	rm -rf .venv .bench .emulators .cdk .setup.lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \
 	  .hypothesis .coverage htmlcov build dist .workhorse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

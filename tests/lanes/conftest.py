@@ -76,4 +76,4 @@ def client(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def lane(open_lane: OpenLane, client: str) -> SqsLane:
     """A lane over each client, with shortened time-outs."""
-    return open_lane(client, timing=Timing(grace_s=1.0, long_connect_s=1.0, close_s=0.5))
+    return open_lane(client, timing=Timing(grace_s=2.5, long_connect_s=2.0, close_s=0.5))

@@ -147,7 +147,10 @@ def test_a_broker_that_does_not_hold_the_poll_is_asked_once_a_second(
 
 
 @pytest.mark.usefixtures("queue")
-def test_more_receives_only_while_all_come_full(lane: SqsLane, proxy: SqsProxy) -> None:
+def test_more_receives_only_while_all_come_full(
+    open_lane: OpenLane, client: str, proxy: SqsProxy
+) -> None:
+    lane = open_lane(client, timing=Timing(grace_s=20.0))  # nothing is given up: all are counted
     proxy.fault = full
     receiver = lane.receiver("q")
 
@@ -261,7 +264,7 @@ def test_a_receive_whose_packets_are_dropped_ends(
     began = time.monotonic()
     with pytest.raises(Exception, match=r".+"):
         receiver.receive(10, 1_000)
-    assert 1 < time.monotonic() - began < 10
+    assert 1 < time.monotonic() - began < 20
     proxy.fault = None
     queue.put(body())
     assert len(take(receiver)) == 1
@@ -309,7 +312,7 @@ def test_a_message_that_comes_while_the_receiver_closes_is_shown_again(
         began = time.monotonic()
         receiver.close()
         assert waiting.result(20) == []
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15  # not the 20 s that were asked for
     closed.set()
     if client == "boto3":
         queue.becomes("visible")
@@ -487,10 +490,10 @@ def test_settling_waits_for_nobody(receiver: Receiver, proxy: SqsProxy, lane: Sq
     began = time.monotonic()
     for _ in range(10):
         settle(receiver, messages(100), DELETE)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20  # a call that waited would take 3 s, and there are 100
     began = time.monotonic()
     lane.close()
-    assert 0.5 <= time.monotonic() - began < 4
+    assert 0.5 <= time.monotonic() - began < 15
 
 
 def test_what_waits_to_be_settled_is_bounded(

@@ -157,7 +157,7 @@ def test_an_endpoint_where_nobody_listens(
 ) -> None:
     proxy.close()
     started(rig, open_lane(client))
-    eventually(lambda: rig.counters.get(Metric.RECEIVE_ERRORS) >= 3)
+    eventually(lambda: rig.counters.get(Metric.RECEIVE_ERRORS) >= 3, within=60)
     (line,) = warnings(caplog)
     assert "SQS was not reached" in line
     assert "check the network, the endpoint and the region" in line
@@ -208,7 +208,7 @@ def test_a_start_does_not_wait_for_the_probe(
 
     def hold(call: Any) -> None:
         if call.operation == "DeleteMessageBatch":
-            assert held.wait(30)
+            assert held.wait(60)
 
     proxy.fault = hold
     lane = open_lane(client)
@@ -218,9 +218,10 @@ def test_a_start_does_not_wait_for_the_probe(
         pass
 
     started(rig, lane)
+    eventually(lambda: proxy.outstanding("DeleteMessageBatch") >= 1, within=20)
     run_id = rig.enqueue("work", queue="q")
     lane.send([Outgoing(Wakeup(run_id, "q"))])
-    eventually(lambda: rig.state(run_id) == "succeeded")
+    eventually(lambda: rig.state(run_id) == "succeeded", within=20)
     assert proxy.outstanding("DeleteMessageBatch") >= 1
     held.set()
 

@@ -27,7 +27,7 @@ def main(url: str, drain_ms: str, lease_ms: str = "30000") -> int:
             idle_ms=100,
             processes=1,
             shutdown=Shutdown(
-                drain_ms=int(drain_ms), cancel_grace_ms=300, hand_back_ms=1_500, backstop_ms=2_500
+                drain_ms=int(drain_ms), cancel_grace_ms=300, hand_back_ms=3_000, backstop_ms=6_000
             ),
         ),
     )

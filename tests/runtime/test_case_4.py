@@ -65,7 +65,7 @@ def test_case_4_a_handler_that_does_not_stop_does_not_keep_the_process(
     process.send(signal.SIGTERM)
 
     assert process.wait() == exits.HANDED_BACK
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25
     view = fleet.view(run_id)
     assert (view.state, view.attempt) == (RunState.READY, 1)
 
@@ -96,13 +96,13 @@ def test_case_4_a_second_signal_ends_the_process_at_once(
     process.send(signal.SIGTERM)  # an echo of the first: it changes nothing
     began = time.monotonic()
 
-    while process.exit_code is None and time.monotonic() - began < 15:
+    while process.exit_code is None and time.monotonic() - began < 18:
         process.send(signal.SIGINT)
         _short_rest()
 
     assert process.wait() == exits.FORCED
     assert fleet.state(run_id) is RunState.RUNNING
-    assert 0.5 < time.monotonic() - began < 10
+    assert 0.5 < time.monotonic() - began < 18  # the drain is 20 s
 
 
 def _short_rest() -> None:

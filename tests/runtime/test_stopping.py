@@ -329,7 +329,7 @@ def test_a_stop_ends_a_receive_that_is_under_way(rig: Rig) -> None:
 
     assert worker.stop()
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # not the 20 s of a receive
 
 
 def test_release_in_flight_hands_back_each_run_once(rig: Rig, kind: str) -> None:

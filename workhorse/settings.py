@@ -238,17 +238,36 @@ def load_settings(**given: Any) -> Settings:
     """Return settings from arguments (those that are not None) and the environment.
 
     Raises:
-        ConfigurationError: A setting is unknown or wrong; it is named, its value is not shown.
+        ConfigurationError: A setting is unknown or wrong; it is named. Of values, only names are
+            shown.
     """
     given = {**given, **_overrides}
     given = {_ALIASES.get(name, name): value for name, value in given.items()}
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or 'settings'}: {problem['msg']}"
-            for problem in error.errors(include_input=False, include_url=False)
-        )
-        raise ConfigurationError(f"settings: {problems}") from None
+        found = error.errors(include_input=False, include_url=False)
+        problems = [
+            f"{_plain('.'.join(map(str, problem['loc']))) or 'settings'}: "
+            + _plain(problem["msg"].removeprefix("Value error, "))
+            for problem in found[:_MOST_PROBLEMS]
+        ]
+        if len(found) > len(problems):
+            problems.append(f"and {len(found) - len(problems):,} more")
+        raise ConfigurationError(f"settings: {'; '.join(problems)}") from None
     except SettingsError as error:  # a variable that should hold JSON holds none
-        raise ConfigurationError(f"settings: {error}") from None
+        raise ConfigurationError(f"settings: {_plain(str(error))}") from None
+    except RecursionError:
+        raise ConfigurationError(
+            "settings: a variable that should hold JSON is nested too deep; of all settings, only "
+            "sqs_queue_urls is JSON"
+        ) from None
+
+
+_MOST_PROBLEMS = 5
+
+
+def _plain(text: str) -> str:
+    """Return a text for a message: keys of a dict may be of any length, with anything in them."""
+    cut = text if len(text) <= 160 else f"{text[:160]}..."
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)

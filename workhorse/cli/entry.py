@@ -124,7 +124,7 @@ def _told(error: BaseException, invocation: Invocation) -> int:
     if line is None:
         return code
     with contextlib.suppress(OSError):
-        invocation.renderer.error(line)
+        invocation.renderer.error(failures.cut(line))
         if invocation.wants_traceback or code == exits.BUG:
             traceback.print_exception(error, file=sys.stderr)
     return code

@@ -21,6 +21,7 @@ from workhorse.errors import (
 from workhorse.ports import LaneError
 
 _BAD_NEWS: Final = (RunFailedError, RunCancelledError, ResultTimeoutError)
+_LONGEST: Final = 2_000
 _DRIVERS: Final = ("sqlalchemy", "sqlite3", "psycopg")
 # typer brings its own copy of click, or click itself, by its version; both have this class.
 _CommandLineError: Final = typer.BadParameter.__mro__[2]
@@ -48,6 +49,11 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         where = f": {error.filename}" if error.filename else ""
         return exits.IO_ERROR, f"the operating system refused: {error.strerror}{where}"
     return exits.BUG, f"unexpected error, please report it: {type(error).__name__}"
+
+
+def cut(line: str) -> str:
+    """Return a line that a terminal can show: what it names may be as long as an argument is."""
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
 def one_line(error: BaseException) -> str:

@@ -115,3 +115,5 @@ def _json_object(name: str, text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ConfigurationError(f"settings: {name}: the text is no JSON: {error}") from None
+    except RecursionError:
+        raise ConfigurationError(f"settings: {name}: the text is nested too deep") from None

@@ -271,7 +271,7 @@ class Idempotency:
         Returns:
             Whether the key was taken.
         """
-        name = task if isinstance(task, str) else task.name
+        name = task if isinstance(task, str) else getattr(task, "name", task)
         return self._store().run(reset_key, check_task(name), check_key(key))
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from workhorse.client.exporting import FORMAT
 from workhorse.domain.boundaries import Boundary, BoundaryKind, Delivered, DeliveryState, History
@@ -18,6 +18,7 @@ from workhorse.domain.runs import ClaimedRun, Lease, RunState
 from workhorse.domain.showing import shown
 from workhorse.errors import ConfigurationError
 
+P = TypeVar("P")
 _NOBODYS_TOKEN: Final = 1
 
 
@@ -48,6 +49,8 @@ def run_of(document: object) -> ImportedRun:
             document = json.loads(document)
         except ValueError as error:
             raise ConfigurationError(f"the exported run is no JSON: {error}") from None
+        except RecursionError:
+            raise ConfigurationError("the exported run is no JSON: nested too deep") from None
     if not isinstance(document, Mapping) or "workhorse_export" not in document:
         raise ConfigurationError(
             "that is no exported run; `workhorse runs export` and app.admin.export write them"
@@ -61,7 +64,8 @@ def run_of(document: object) -> ImportedRun:
         return _run(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(
-            f"the exported run is damaged ({type(error).__name__}: {error}); export it again"
+            f"the exported run is damaged ({type(error).__name__}: {shown(str(error))}); "
+            "export it again"
         ) from error
 
 
@@ -69,20 +73,20 @@ def _run(document: Mapping[str, Any]) -> ImportedRun:
     run = document["run"]
     run_id = parse_run_id(run["id"])
     created_at = _known(run["created_at"])
-    state = RunState(run["state"])
+    state = RunState(_a(str, run["state"]))
     deliveries = tuple(_delivery(each) for each in document["deliveries"])
     seen = _last_instant(document) if not state.finished else None
     boundaries = tuple(_boundary(each, seen) for each in document["boundaries"])
     claimed = ClaimedRun(
         id=run_id,
-        task=run["task"],
-        queue=run["queue"],
+        task=_a(str, run["task"]),
+        queue=_a(str, run["queue"]),
         payload=_text(document["payload"]),
-        attempt=run["attempt"],
-        lease=Lease(run_id, fence=run.get("fence", 1), token=_NOBODYS_TOKEN),
-        session=run.get("session"),
-        tags=tuple(run.get("tags", ())),
-        key=run.get("key"),
+        attempt=_a(int, run["attempt"]),
+        lease=Lease(run_id, fence=_a(int, run.get("fence", 1)), token=_NOBODYS_TOKEN),
+        session=_text_or_none(run.get("session")),
+        tags=tuple(_a(str, tag) for tag in _a(list, run.get("tags", []))),
+        key=_text_or_none(run.get("key")),
         created_at=created_at,
         started_at=_instant(run.get("started_at")) or created_at,
         history=History(
@@ -98,11 +102,11 @@ def _run(document: Mapping[str, Any]) -> ImportedRun:
 def _boundary(each: Mapping[str, Any], seen: datetime | None) -> Boundary:
     wake_at = _instant(each.get("wake_at"))
     return Boundary(
-        name=each["name"],
-        kind=BoundaryKind(each["kind"]),
-        seq=each["seq"],
+        name=_a(str, each["name"]),
+        kind=BoundaryKind(_a(str, each["kind"])),
+        seq=_a(int, each["seq"]),
         value=_text(each["value"]) if "value" in each else None,
-        fingerprint=each.get("fingerprint"),
+        fingerprint=_text_or_none(each.get("fingerprint")),
         detail=json.dumps(each["detail"]) if "detail" in each else None,
         wake_at=wake_at,
         absolute=bool(each.get("absolute")),
@@ -114,10 +118,10 @@ def _boundary(each: Mapping[str, Any], seen: datetime | None) -> Boundary:
 
 def _delivery(each: Mapping[str, Any]) -> Delivered:
     return Delivered(
-        kind=BoundaryKind(each["kind"]),
-        name=each["name"],
-        state=DeliveryState(each["state"]),
-        inbox=each["inbox"],
+        kind=BoundaryKind(_a(str, each["kind"])),
+        name=_a(str, each["name"]),
+        state=DeliveryState(_a(str, each["state"])),
+        inbox=_a(int, each["inbox"]),
         value=_text(each["value"]) if "value" in each else None,
         at=_instant(each.get("at")),
     )
@@ -129,11 +133,24 @@ def _last_instant(document: Mapping[str, Any]) -> datetime:
     return max(at for at in (_instant(document["run"]["created_at"]), *made, *came) if at)
 
 
-def _known(at: str) -> datetime:
-    return datetime.fromisoformat(at)
+def _a(kind: type[P], part: object) -> P:
+    if type(part) is not kind:
+        raise TypeError(f"a {type(part).__name__} in the place of a {kind.__name__}")
+    return part
 
 
-def _instant(at: str | None) -> datetime | None:
+def _text_or_none(part: object) -> str | None:
+    return None if part is None else _a(str, part)
+
+
+def _known(at: object) -> datetime:
+    instant = datetime.fromisoformat(_a(str, at))
+    if instant.utcoffset() is None:
+        raise ValueError("an instant without a zone")
+    return instant
+
+
+def _instant(at: object) -> datetime | None:
     return None if at is None else _known(at)
 
 

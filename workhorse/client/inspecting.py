@@ -128,8 +128,8 @@ def _kind(kind: BoundaryKind | str) -> BoundaryKind:
     raise ConfigurationError(f"kind {shown(kind)} is no kind of wait; these are: {known}")
 
 
-def _place(cursor: str) -> tuple[RunId, str]:
-    run_id, colon, name = cursor.partition(":")
+def _place(cursor: object) -> tuple[RunId, str]:
+    run_id, colon, name = cursor.partition(":") if isinstance(cursor, str) else ("", "", "")
     if not colon:
         raise ConfigurationError(
             "after is no place in a list of waits; pass the cursor of the last wait of a page"

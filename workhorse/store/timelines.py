@@ -142,8 +142,8 @@ def _entry(tx: Tx, row: Any) -> TimelineEntry:
 _DIGITS: Final = re.compile("[0-9]{1,19}", re.ASCII)
 
 
-def _place(cursor: str) -> dict[str, Any]:
-    parts = cursor.split(":", 3)
+def _place(cursor: object) -> dict[str, Any]:
+    parts = cursor.split(":", 3) if isinstance(cursor, str) else []
     numbers = parts[:3]
     if len(parts) < 4 or not all(_DIGITS.fullmatch(part) for part in numbers):
         raise ConfigurationError(

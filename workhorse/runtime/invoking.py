@@ -88,7 +88,7 @@ class Invocation:
         self._counters = counters
         self._pace = pace
         self._publish = parts.engine.publisher.put
-        self._replacements = Replacements(lane, counters)
+        self._replacements = Replacements(lane, counters, time)
         self._receipts: list[Receipt] = []
         self._taken: dict[Receipt, int] = {}
         self._away = False

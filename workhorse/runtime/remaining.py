@@ -100,6 +100,10 @@ class TimeLeft:
         """Whether there is time to ask a store that is away again, which may take its time."""
         return self._left_ms() >= STORE_CALL_MS + self.reserve_ms
 
+    def may_send(self) -> bool:
+        """Whether there is time for a call to a broker, which may not answer, before the end."""
+        return self._left_ms() >= shutdown_within(self.reserve_ms).backstop_ms
+
     def left_s(self) -> float:
         """Return how many seconds are left; zero at the least."""
         return max(0.0, self._left_ms() / 1000)

@@ -17,24 +17,32 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.sightings import Note, ShowAgain
 from workhorse.ports import Lane, Message, Outgoing, Wakeup
 from workhorse.runtime.receipts import Decision
+from workhorse.runtime.remaining import TimeLeft
 from workhorse.telemetry import Counters, Metric, get_logger
 
 _log = get_logger("function")
 
 _AT_A_TIME: Final = 10
+_IN_VAIN: Final = 2
+"""After so many calls in a row that sent nothing, none is made any more: each may take seconds."""
 
 
 class Replacements:
     """Sends what should come back anew; knows which messages the broker has to keep instead."""
 
-    def __init__(self, lane: Lane, counters: Counters) -> None:
+    def __init__(self, lane: Lane, counters: Counters, time: TimeLeft) -> None:
         self._lane = lane
         self._counters = counters
+        self._time = time
+        self._in_vain = 0
         self.kept: list[Message] = []
         """What could not be sent anew."""
 
     def take(self, decisions: Iterable[Decision]) -> None:
-        """Send anew what was decided to come back; blocks for seconds at most. Never raises."""
+        """Send anew what was decided to come back; blocks for seconds at most. Never raises.
+
+        A broker that does not answer, or slowly, takes no time that the invocation's end needs.
+        """
         anew: dict[RunId, tuple[Outgoing, list[Message]]] = {}
         for decision in decisions:
             if not isinstance(decision.fate, ShowAgain):
@@ -76,11 +84,15 @@ class Replacements:
         self.kept += [message for _, messages in wanted for message in messages]
 
     def _try(self, outgoing: Sequence[Outgoing]) -> tuple[int, str]:
+        if self._in_vain >= _IN_VAIN or not self._time.may_send():
+            return len(outgoing), "there is no time for more calls that may fail"
         try:
             report = self._lane.send(outgoing)
         except Exception as error:  # noqa: BLE001 - the messages are kept, whatever it was
+            self._in_vain += 1
             self._counters.add(Metric.WAKEUPS_NOT_SENT, len(outgoing))
             return len(outgoing), type(error).__name__
+        self._in_vain = 0 if report.sent else self._in_vain + 1
         self._counters.add(Metric.WAKEUPS_SENT, report.sent)
         self._counters.add(Metric.WAKEUPS_NOT_SENT, report.failed)
         return report.failed, report.error or "the lane gives no cause"

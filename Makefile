@@ -31,6 +31,10 @@ demo: setup ## watch a small fleet at work on embedded parts; under a minute
 test: setup ## run all tests on SQLite and a throw-away PostgreSQL
 	@exec $(python) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
+.PHONY: fuzz
+fuzz: setup ## try a hundred thousand evil inputs (ARGS="--seed 7 --kind acts"); takes ten minutes
+	@exec $(python) -m tests.fuzz $(ARGS)
+
 .PHONY: emulators
 emulators: setup ## run the tests of SQS against LocalStack, MiniStack, fauxqs and moto
 	$(python) tools/emulators.py install localstack ministack fauxqs

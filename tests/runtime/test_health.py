@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from tests.runtime.rig import Gate, Rig
 from tests.support.eventually import eventually
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
+from workhorse.errors import ConfigurationError
 from workhorse.runtime.worker import Worker
 
 
@@ -127,3 +129,12 @@ def test_a_worker_that_stops_is_not_ready(rig: Rig) -> None:
     assert livez(worker)[1]["stopping"] is True
     gate.open()
     stopping.join(20)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+def test_an_address_that_cannot_be_opened_is_named(rig: Rig, host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        worker = rig.worker(health_port=port, health_host=host)
+        with pytest.raises(ConfigurationError, match=f"health_port: {host}:{port} cannot be"):
+            worker.start()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from workhorse.errors import ConfigurationError
 from workhorse.telemetry import Counters, get_logger
 
 _log = get_logger("worker")
@@ -38,6 +39,9 @@ class HealthServer:
     Args:
         port: 0 picks a free one; `address` says which.
         report: Called for each request; it must be quick.
+
+    Raises:
+        ConfigurationError: The address cannot be opened.
     """
 
     def __init__(
@@ -48,7 +52,13 @@ class HealthServer:
 
         Handler.report = staticmethod(report)
         Handler.counters = counters
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:  # it is taken, needs rights, or the host is none of this machine
+            raise ConfigurationError(
+                f"health_port: {host}:{port} cannot be opened: {error.strerror or error}; set "
+                "another health_port (0 takes a free one) or health_host"
+            ) from error
         self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever,

@@ -22,6 +22,8 @@ from tests.faults.fleet import Fleet
 from tests.faults.judge import Verdict, judge
 from tests.faults.plan import Step
 
+ENDS: Final = frozenset({0, 3, 4, 5, -15, -9, 77})
+"""How processes end that were told to, were killed, or whose handler exits; see docs/cli.md."""
 REST_WITHIN_S: Final = 180.0
 ENOUGH_AFTER_S: Final = 30.0
 
@@ -112,9 +114,12 @@ class Campaign:
         self._over.set()
         watcher.join()
         codes = fleet.stop()
-        for name, code in codes.items():
+        for member in fleet.members:
+            code = codes.get(member.name)
             if code not in (0, 3, 4, 5, -15):
-                fleet.unhealed.append(f"{name} ended with {code} at the end")
+                fleet.unhealed.append(f"{member.name} ended with {code} at the end")
+            for by_itself in set(member.exits) - ENDS:
+                fleet.unhealed.append(f"{member.name} ended by itself, with {by_itself}")
         self._note(f"ended: {codes}")
         spans = [Span(each.what, each.began, each.ended, each.group) for each in fleet.incidents]
         with fleet.admin() as connection:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,9 +25,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from tests.faults import ledger
 from tests.faults.broker import Broker
-from tests.faults.ledger import read_fields
 from tests.support.folders import disk_root
 from tests.support.guardian import guardian
 from tests.support.postgres import PostgresServer
@@ -94,7 +92,11 @@ class Fleet:
         lease_s: The workers' lease.
         bad: How many of a thousand runs are of handlers that misbehave.
         millis: How long a handler works at most.
-        env: More of the members' environment, e.g. another database URL (a proxy's).
+        tasks: Whose runs are enqueued; by default all of them, by their weights.
+        env: More of the members' environment.
+        wires: Puts something between the members and what they reach: is handed this fleet when
+            its server and broker run, and returns what that changes in the environment, e.g. the
+            URL of a proxy.
     """
 
     def __init__(
@@ -108,7 +110,9 @@ class Fleet:
         lease_s: float = 3.0,
         bad: int = 25,
         millis: int = 300,
+        tasks: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        wires: Callable[[Fleet], Mapping[str, str]] | None = None,
     ) -> None:
         self.lease_s = lease_s
         self.incidents: list[Incident] = []
@@ -152,8 +156,11 @@ class Fleet:
             "FAULTS_RATE": str(rate / producers),
             "FAULTS_BAD": str(bad),
             "FAULTS_MILLIS": str(millis),
+            "FAULTS_TASKS": ",".join(tasks),
             **(env or {}),
         }
+        if wires is not None:
+            self.env |= wires(self)
         cli = ["-m", "workhorse.cli", "--app", "tests.faults.handlers:app"]
         self.workers = [
             Member(
@@ -264,11 +271,6 @@ class Fleet:
     def produced(self) -> bool:
         """Whether all producers are done."""
         return not any(member.wanted for member in self.producers)
-
-    def accepted(self) -> int:
-        """How many runs were accepted so far."""
-        lines = read_fields(self.folder / ledger.PRODUCERS)
-        return sum(fields["what"] == "accepted" for fields in lines)
 
     def unfinished(self) -> int:
         """How many runs have not ended; -1 where the database does not say."""

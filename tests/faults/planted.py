@@ -13,21 +13,12 @@ def _settle_without_token() -> None:
     vars(ending)["held_by"] = _by_id_alone
 
 
-def _boundary_without_token() -> None:
-    """A boundary is written for a run, whoever holds it now."""
-    from workhorse.store import boundaries, leasing
-
-    for module in (boundaries, leasing):
-        vars(module)["held_by"] = _by_id_alone
-
-
 def _by_id_alone(row: Any, named: Any) -> Any:
     return row.c.id == named.c.id
 
 
 BUGS: Final[dict[str, Callable[[], None]]] = {
     "settle without token": _settle_without_token,
-    "boundary without token": _boundary_without_token,
 }
 
 

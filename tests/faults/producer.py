@@ -62,6 +62,8 @@ class Producer:
         self._order = itertools.count()
         weights = WEIGHTS | dict.fromkeys(BAD, int(os.environ["FAULTS_BAD"]) / len(BAD))
         self._millis = int(os.environ["FAULTS_MILLIS"])
+        if named := os.environ.get("FAULTS_TASKS"):
+            weights = dict.fromkeys(named.split(","), 1.0)
         self._tasks, self._weights = list(weights), list(weights.values())
 
     def work(self, runs: int, rate: float) -> None:

@@ -33,6 +33,9 @@ def figures(result: Result, *, server: str) -> dict[str, Any]:
         "runs": len(found.runs),
         "accepted": sum(fields["what"] == "accepted" for fields in found.asked),
         "activations": verdict.activations,
+        "handlers": dict(
+            sorted(Counter(run.task.removeprefix("faults.") for run in found.runs.values()).items())
+        ),
         "states": dict(sorted(verdict.states.items())),
         "spent_attempts": dict(sorted(verdict.reasons.items())),
         "process_ends": {str(code): count for code, count in sorted(result.exits.items())},
@@ -65,6 +68,7 @@ def render(kept: dict[str, Any]) -> str:
         f"| runs in the store at the end | {kept['runs']:,} |",
         f"| of them accepted by a producer's own record | {kept['accepted']:,} |",
         f"| calls of handlers | {kept['activations']:,} |",
+        f"| runs by handler | {_list(kept['handlers'])} |",
         f"| how the runs ended | {_list(kept['states'])} |",
         f"| attempts spent | {_list(kept['spent_attempts'])} |",
         f"| ends of processes, by exit code | {_list(kept['process_ends'])} |",

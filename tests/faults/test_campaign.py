@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.faults import report
+from tests.faults import ledger, report
 from tests.faults.campaign import Campaign, Result
 from tests.faults.faults import WIRE, Fault, load
 from tests.faults.faults.signals import Frozen
-from tests.faults.fleet import Fleet
+from tests.faults.fleet import Fleet, Member
 from tests.faults.plan import draw_plan, show
+from tests.support.eventually import eventually
 from tests.support.installations import CHOICE
 
 pytestmark = [
@@ -29,17 +32,32 @@ pytestmark = [
 SEED = 20261130
 
 
-class FrozenForLong(Frozen):
-    """So long that another worker is in the midst of the run when it is thawed."""
+class FrozenUntilFollowed(Frozen):
+    """Until other workers have begun, under later leases, with runs that it holds."""
 
-    name = "SIGSTOP for long"
-    leases = (2.0, 2.5)
+    name = "SIGSTOP until followed"
+
+    def wait(self, fleet: Fleet, member: Member, rng: random.Random) -> float:
+        began = time.monotonic()
+
+        def followed() -> bool:
+            lines = ledger.read(fleet.folder / ledger.HANDLERS)
+            mine = {line.run: line.fence for line in lines if line.group == member.pid}
+            later = {
+                line.run
+                for line in lines
+                if line.what == ledger.START and line.fence > mine.get(line.run, line.fence)
+            }
+            return len(later) >= 2 or time.monotonic() > began + 20
+
+        eventually(followed, within=30, every=0.1)
+        return time.monotonic() - began
 
 
 def run_campaign(
-    faults: Sequence[type[Fault]], *, seconds: float, times: int, **fleet: Any
+    faults: Sequence[type[Fault]], *, seconds: float, times: int, first_s: float = 3, **fleet: Any
 ) -> Result:
-    plan = draw_plan(SEED, faults, seconds=seconds, times=times, first_s=3.0)
+    plan = draw_plan(SEED, faults, seconds=seconds, times=times, first_s=first_s)
     with Fleet(seed=SEED, **fleet) as started:
         return Campaign(started, plan, say=print, faults=faults, seconds=seconds).run(SEED)
 
@@ -53,6 +71,7 @@ def test_a_plan_is_drawn_from_its_seed_alone() -> None:
 
 
 def test_a_fleet_that_is_broken_in_every_way_keeps_all_promises() -> None:
+    """Case 6, case 11, case 12, case 13 and case 14 at once, on one fleet."""
     result = run_campaign(
         [fault for fault in load() if fault.kind != WIRE], seconds=45, times=1, runs=300, rate=7.5
     )
@@ -70,7 +89,8 @@ def test_a_fleet_that_is_broken_in_every_way_keeps_all_promises() -> None:
 def test_a_campaign_finds_a_write_that_forgets_the_token() -> None:
     """Workers settle by the run's id alone: one that was frozen ends its successor's run."""
     result = run_campaign(
-        [FrozenForLong], seconds=26, times=4, runs=100, rate=5, lease_s=2, bad=0, millis=6000,
+        [FrozenUntilFollowed], seconds=34, times=3, first_s=8, runs=140, rate=4, lease_s=2, bad=0,
+        millis=6000, tasks=["faults.plain", "faults.batch"],
         env={"FAULTS_PLANTED": "settle without token"},
     )  # fmt: skip
     rules = {finding.rule for finding in result.verdict.findings}

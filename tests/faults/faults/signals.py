@@ -61,12 +61,17 @@ class Frozen:
         fleet.hold(member)
         assert member.process is not None
         self._stopped, process = member, member.process
-        seconds = rng.uniform(*self.leases) * fleet.lease_s
         with fleet.incident("frozen", member):
             process.send_group(signal.SIGSTOP)
-            time.sleep(seconds)  # past the lease
+            seconds = self.wait(fleet, member, rng)
             process.send_group(signal.SIGCONT)
         return f"{member.name} for {seconds:.1f} s"
+
+    def wait(self, fleet: Fleet, member: Member, rng: random.Random) -> float:
+        """Wait past the lease; return how long."""
+        seconds = rng.uniform(*self.leases) * fleet.lease_s
+        time.sleep(seconds)
+        return seconds
 
     def heal(self, fleet: Fleet) -> None:
         if self._stopped is not None and self._stopped.process is not None:

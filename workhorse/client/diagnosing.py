@@ -66,8 +66,8 @@ def maintenance(steps: Sequence[Step], now: datetime) -> Iterator[Finding]:
         )
     if not late:
         last = max((step.last_at for step in steps if step.last_at is not None), default=None)
-        when = "has begun" if last is None else f"last ended {last:%Y-%m-%d %H:%M:%S} UTC"
-        yield Finding(Code.MAINTENANCE_OK, Severity.OK, f"its last pass {when}")
+        when = "has begun" if last is None else f"ended {last:%Y-%m-%d %H:%M:%S} UTC"
+        yield Finding(Code.MAINTENANCE_OK, Severity.OK, f"the last pass of maintenance {when}")
 
 
 def processes(

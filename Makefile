@@ -29,7 +29,7 @@ demo: setup ## watch a small fleet at work on embedded parts; under a minute
 
 .PHONY: test
 test: setup ## run all tests on SQLite and a throw-away PostgreSQL
-	@exec $(python) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@exec $(python) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: fuzz
 fuzz: setup ## try a hundred thousand evil inputs (ARGS="--seed 7 --kind acts"); takes ten minutes

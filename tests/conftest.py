@@ -31,6 +31,13 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 NAMED = "WORKHORSE_TEST_DATABASE_URL"
 OFF = "off"
+LONG = (
+    "tests/flow/",
+    "tests/durable/test_model.py",
+    "tests/durable/test_fan_in.py",
+    "tests/lanes/test_sqs_fitting_in.py",
+    "tests/test_local.py",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,9 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that run against emulators, and those that are known to differ there."""
+    """Mark the tests that run against emulators, and those that are known to differ there.
+
+    Modules whose few tests take long come first: begun last, they would keep one process alone.
+    """
     emulators.mark(items)
     emulator_differences.expect(items)
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_report_header() -> list[str]:

@@ -23,6 +23,8 @@ FAILS: Final = {
     "faults.hopeless": "error", "faults.huge_error": "error", "faults.unstorable": "not_retryable",
 }  # fmt: skip
 """Tasks that are there to fail, and the reason."""
+THREE: Final = frozenset({"faults.hopeless", "faults.huge_error"})
+"""Of them, those with three attempts, whatever spends them."""
 PLANNED: Final = frozenset(
     {
         "PlannedError", "PlannedExit", "KeyboardInterrupt", "SystemExit", "GeneratorExit",
@@ -176,6 +178,8 @@ def ends_are_as_planned(case: _Case) -> _Found:
         way = case.accepted.get(run, {}).get("way")
         may: set[tuple[str, str | None]]
         may = {("failed", FAILS[about.task])} if about.task in FAILS else {("succeeded", None)}
+        if about.task in THREE:  # the last of few attempts may be lost to a fault, as any
+            may.add(("failed", "lost"))
         if run in cancelled:
             may.add(("cancelled", "cancelled"))
         if way == "deadline" or way is None:  # one whose answer was lost may have had a deadline

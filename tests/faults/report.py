@@ -13,6 +13,7 @@ from typing import Any, Final
 from tests.faults.campaign import Result
 from tests.faults.fleet import ROOT
 
+KEPT: Final = ROOT / "tests" / "faults" / "results" / "kept.json"
 LATEST: Final = ROOT / "tests" / "faults" / "results" / "latest.json"
 FULL: Final = ROOT / "tests" / "faults" / "results" / "full.json"
 PAGE: Final = ROOT / "docs" / "guarantees.md"
@@ -68,7 +69,7 @@ def render(kept: dict[str, Any]) -> str:
         f"| runs in the store at the end | {kept['runs']:,} |",
         f"| of them accepted by a producer's own record | {kept['accepted']:,} |",
         f"| calls of handlers | {kept['activations']:,} |",
-        f"| runs by handler | {_list(kept['handlers'])} |",
+        *([f"| runs by handler | {_list(kept['handlers'])} |"] if "handlers" in kept else []),
         f"| how the runs ended | {_list(kept['states'])} |",
         f"| attempts spent | {_list(kept['spent_attempts'])} |",
         f"| ends of processes, by exit code | {_list(kept['process_ends'])} |",
@@ -81,6 +82,8 @@ def render(kept: dict[str, Any]) -> str:
         "| --- | --- |",
         *(f"| {name} | {count} |" for name, count in kept["faults"].items()),
     ]
+    if kept.get("note"):  # written by hand, beside a finding that was looked into
+        lines += ["", kept["note"]]
     return "\n".join(lines)
 
 
@@ -89,8 +92,8 @@ def _list(counts: dict[str, int]) -> str:
 
 
 def render_page() -> None:
-    """Put the figures that are kept into docs/guarantees.md."""
-    source = FULL if FULL.exists() else LATEST
+    """Put the figures that are kept into docs/guarantees.md: those of a full campaign, if any."""
+    source = next(path for path in (FULL, KEPT, LATEST) if path.exists())
     text = PAGE.read_text()
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)

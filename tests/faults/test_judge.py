@@ -300,6 +300,15 @@ def test_an_overlap_of_a_frozen_handler_is_listed_and_no_finding(why: Span) -> N
     assert overlap.late_s == pytest.approx(1.0)
 
 
+def test_a_last_attempt_may_be_lost_only_where_there_are_few() -> None:
+    found = clean()
+    found.attempts.append(found.attempts[0]._replace(attempt=2, fence=2))
+    change(found, "r2", state="failed", reason="lost", result=None)
+    assert broken(judge(found)) == {"ends are as planned"}
+    found.runs["r2"] = found.runs["r2"]._replace(task="faults.hopeless")
+    assert judge(found).findings == []
+
+
 def test_another_process_that_was_frozen_is_no_excuse() -> None:
     found = clean()
     act_beside_its_successor(found)

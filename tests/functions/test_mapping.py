@@ -28,7 +28,7 @@ def test_a_batch_of_each_kind_behind_an_event_source_mapping(
         try:
             name = f"{deployed.prefix}default"
             deployed.queue.delete()
-            deployed.queue = endpoint.create_queue(name, visibility_s=25, dead_letters_after=1)
+            deployed.queue = endpoint.create_queue(name, visibility_s=45, dead_letters_after=1)
             dead = endpoint.queue(f"dead-{name}")
             unknown, early = new_run_id(), deployed.new("quick", "early", delay_ms=58_000)
             elsewhere = deployed.new("of another program")
@@ -44,7 +44,7 @@ def test_a_batch_of_each_kind_behind_an_event_source_mapping(
                 states = {deployed.state(run_id) for run_id in fine}
                 return states == {RunState.SUCCEEDED} and dead.counts().total == 1
 
-            eventually(ended, within=120, what="all that can be run is run, one is dead-lettered")
+            eventually(ended, within=240, what="all that can be run is run, one is dead-lettered")
             (message,) = dead.take()
             assert json.loads(message["Body"])["run_id"] == broken
             assert deployed.state(broken) is RunState.READY

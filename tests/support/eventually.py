@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def eventually(
-    predicate: Callable[[], T], *, within: float = 10.0, every: float = 0.01, what: str = ""
+    predicate: Callable[[], T], *, within: float = 30.0, every: float = 0.01, what: str = ""
 ) -> T:
     """Call a predicate until what it returns is true, and return that.
 
@@ -36,7 +36,7 @@ def eventually(
 
 
 async def eventually_async(
-    predicate: Callable[[], T], *, within: float = 10.0, every: float = 0.01, what: str = ""
+    predicate: Callable[[], T], *, within: float = 30.0, every: float = 0.01, what: str = ""
 ) -> T:
     """As `eventually`, while the event loop goes on."""
     deadline = time.monotonic() + within

@@ -39,7 +39,7 @@ fuzz: setup ## try a hundred thousand evil inputs (ARGS="--seed 7 --kind acts");
 emulators: setup ## run the tests of SQS against LocalStack, MiniStack, fauxqs and moto
 	$(python) tools/emulators.py install localstack ministack fauxqs
 	WORKHORSE_TEST_EMULATORS=$(EMULATORS) exec $(python) -m pytest -n $(WORKERS) \
-	  --dist loadgroup -m emulators $(ARGS)
+	  --dist load -m emulators $(ARGS)
 
 # Where `make local-up` keeps its state; EMULATOR and QUEUES say what it starts.
 LOCAL ?= .local

@@ -89,14 +89,6 @@ def mark(items: Iterable[pytest.Item]) -> None:
             asking = [item.function, *(each.func for made in fixtures for each in made)]
             if any(_asks(function) for function in asking):
                 item.add_marker(MARKER)
-                item.add_marker(pytest.mark.xdist_group(_group(item)))
-
-
-def _group(item: pytest.Function) -> str:
-    """Return what one process runs of it: a class or module, with an emulator started once."""
-    place = item.nodeid.partition("[")[0].rpartition("::")[0]
-    named = item.callspec.params.get("endpoint", "") if hasattr(item, "callspec") else item.name
-    return f"{place}-{named}"
 
 
 def _asks(function: Callable[..., object]) -> bool:

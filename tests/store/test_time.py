@@ -185,6 +185,22 @@ def test_case_10_a_clock_that_was_far_ahead_blocks_no_lease_for_ever(
     assert state_of(store, alive.id) == "running"
 
 
+def test_case_10_only_the_lease_that_is_astray_is_brought_back(
+    store: Store, clock: ManualClock
+) -> None:
+    """Those beside it, which end in time, keep their end."""
+    clock.advance(timedelta(days=1))
+    astray = a_claimed(store)
+    clock.advance(timedelta(days=-1))
+    right = a_claimed(store)
+    end = seen(store, right.id).lease_expires_at
+
+    recovered(store)
+
+    assert seen(store, astray.id).lease_expires_at == clock.now + timedelta(hours=1)
+    assert seen(store, right.id).lease_expires_at == end
+
+
 def test_leases_of_an_hour_are_no_mistake(store: Store, clock: ManualClock) -> None:
     claimed = a_claimed(store, lease_ms=3_600_000)
 

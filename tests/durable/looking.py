@@ -22,7 +22,7 @@ _COLUMNS: Final = {
     "freed": "source",
     "progress": "run_id, value",
 }
-_OTHERS: Final = ("runs", "attempts", "audit")
+_OTHERS: Final = ("runs", "attempts", "audit", "queues")
 
 
 class Looker:

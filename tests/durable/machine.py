@@ -50,9 +50,9 @@ from workhorse.store.delivering import deliver
 from workhorse.store.enqueueing import enqueue
 from workhorse.store.freeing import SMALL_PASS, free, free_noted
 from workhorse.store.leasing import renew
-from workhorse.store.operating import cancel
+from workhorse.store.operating import NONE, cancel, pause_queue, rerun, resume_queue
 from workhorse.store.settling import Entry, Settled, settle, settled_before
-from workhorse.store.sweeping import promote, recover
+from workhorse.store.sweeping import end_overdue, finish_cancelled, promote, recover
 from workhorse.store.tokens import complete_token, create_token, expire_tokens
 
 _TASKS: Final = ("flow", "part")
@@ -110,12 +110,15 @@ class FlowMachine(RuleBasedStateMachine):
         self.start(program)
 
     @precondition(lambda self: self._unfinished() < 3)
-    @rule(program=programs)
-    def start(self, program: Program) -> None:
+    @rule(program=programs, deadline_ms=st.sampled_from([None, None, None, 20_000, 700_000]))
+    def start(self, program: Program, deadline_ms: int | None = None) -> None:
         """Somebody enqueues a run."""
-        new = NewRun(id=new_run_id(), task="flow", queue=QUEUE, payload="null", retry=RETRY)
+        new = NewRun(
+            id=new_run_id(), task="flow", queue=QUEUE, payload="null", retry=RETRY,
+            deadline_ms=deadline_ms,
+        )  # fmt: skip
         self.store.run(enqueue, [new], reach=reach)
-        self.model.runs[new.id] = Run(new.id)
+        self.model.runs[new.id] = Run(new.id, deadline_at=self.model.later(deadline_ms))
         self.programs[new.id] = program
 
     # -- activations -----------------------------------------------------------------------------
@@ -181,7 +184,9 @@ class FlowMachine(RuleBasedStateMachine):
             self._write(list(self.activations))
 
     @rule(
-        what=st.sampled_from(["deploy", "deploy", "renew", "stop", "stop", "cancel"]),
+        what=st.sampled_from(
+            ["deploy", "deploy", "renew", "stop", "stop", "cancel", "pause", "resume", "rerun"]
+        ),
         pick=_picks,
         place=_picks,
     )
@@ -191,6 +196,10 @@ class FlowMachine(RuleBasedStateMachine):
             self._deploy(pick, place)
         elif what == "cancel":
             self._cancel(pick)
+        elif what == "rerun":
+            self._rerun(pick)
+        elif what in ("pause", "resume"):
+            self._pause(what == "pause")
         elif self.activations and what == "stop":
             self._stop(pick)
         elif self.activations:
@@ -322,7 +331,10 @@ class FlowMachine(RuleBasedStateMachine):
         self.move_clock(8_000, seen=True)
         self.wake([], scan=scan, lost=False)
 
-    @rule(which=st.sampled_from(["recover", "promote", "expire", "free"]), pick=st.none() | _picks)
+    @rule(
+        which=st.sampled_from(["recover", "promote", "expire", "free", "overdue", "cancelled"]),
+        pick=st.none() | _picks,
+    )
     def maintain(self, which: str, pick: int | None) -> None:
         """A step of maintenance; or a worker does it in place, for one run."""
         self._maintain(which, None if pick is None else [self._run(pick)])
@@ -338,6 +350,12 @@ class FlowMachine(RuleBasedStateMachine):
             case "expire":
                 self.store.run(expire_tokens)
                 self.model.expire_tokens()
+            case "overdue":
+                self.store.run(end_overdue)
+                self.model.end_overdue()
+            case "cancelled":
+                self.store.run(finish_cancelled, reach=reach, draw=_draw)
+                self.model.recover(run.id for run in self._runs() if run.cancel_asked)
             case _:
                 noted = set(self.model.noted)
                 ready, counts = self._ready(), {run.id: run.inbox for run in self._runs()}
@@ -419,6 +437,25 @@ class FlowMachine(RuleBasedStateMachine):
         result, _ = self.store.run(cancel, run_id, **how)
         assert result == self.model.cancel(run_id)
 
+    def _rerun(self, pick: int) -> None:
+        """A finished run is run again, from its start; whoever asks does so twice."""
+        finished = [run.id for run in self._runs() if run.finished]
+        if not finished or self._unfinished() >= 3:
+            return
+        run_id = finished[pick % len(finished)]
+        how = {"by": "somebody", "why": "", "request_id": f"r{next(self._tokens)}"}
+        done = self.store.run(rerun, run_id, **how, reach=reach, boundaries=NONE)
+        again = self.store.run(rerun, run_id, **how, reach=reach, boundaries=NONE)
+        assert (done.created, again.created, again.run_id) == (True, False, done.run_id)
+        self.model.runs[done.run_id] = Run(done.run_id)
+        self.programs[done.run_id] = self.programs[run_id]
+
+    def _pause(self, paused: bool) -> None:
+        act = pause_queue if paused else resume_queue
+        changed = self.store.run(act, QUEUE, by="somebody", why="")
+        assert changed == (paused != self.model.paused)
+        self.model.paused = paused
+
     # -- what holds ------------------------------------------------------------------------------
 
     @invariant()
@@ -439,6 +476,7 @@ class FlowMachine(RuleBasedStateMachine):
             self.looker.clear()
 
     def _finish(self) -> None:
+        self._pause(False)
         for _ in range(_ROUNDS):
             for run in list(self.model.runs.values()):
                 for kind, name in _awaited(self.programs[run.id]):

@@ -67,6 +67,7 @@ class Run:
     token: int | None = None
     expires_at: datetime | None = None
     due_at: datetime | None = None
+    deadline_at: datetime | None = None
     inbox: int = 0
     cancel_asked: bool = False
     watched: bool = False
@@ -121,6 +122,7 @@ class Model:
         self.tokens: dict[str, Token] = {}
         self.links: set[tuple[str, RunId, str]] = set()
         self.noted: set[str] = set()
+        self.paused = False
 
     def later(self, ms: int | None) -> datetime | None:
         return None if ms is None else self.now + timedelta(milliseconds=ms)
@@ -128,7 +130,9 @@ class Model:
     # -- claims ----------------------------------------------------------------------------------
 
     def claim(self, ids: Iterable[RunId], *, scan: bool, token: int) -> set[RunId]:
-        """The runs that a claim takes: what is ready, or named and due."""
+        """The runs that a claim takes: what is ready, or named and due; none of a paused queue."""
+        if self.paused:
+            return set()
         named = set(ids)
         taken = set()
         for run in self.runs.values():
@@ -310,6 +314,8 @@ class Model:
             yield "free"
         if any(self._has_come(run.due_at) for run in self.runs.values()):
             yield "promote"
+        if any(self._has_come(run.deadline_at) and not run.finished for run in self.runs.values()):
+            yield "overdue"
 
     def _has_come(self, instant: datetime | None) -> bool:
         return instant is not None and instant <= self.now
@@ -335,6 +341,16 @@ class Model:
             if run.state == "waiting":
                 self._time_out(run)
             run.state, run.due_at = "ready", None
+
+    def end_overdue(self) -> None:
+        """End what is past its deadline, whoever holds it; a cancel that was asked decides."""
+        for run in self.runs.values():
+            if run.finished or not self._has_come(run.deadline_at):
+                continue
+            if run.cancel_asked:
+                self._end(run, "cancelled", "cancelled", None)
+            else:
+                self._end(run, "failed", "deadline", None)
 
     def _time_out(self, run: Run) -> None:
         overdue = [

@@ -73,8 +73,8 @@ FITTING: Final[dict[str, tuple[str, ...]]] = {
         "store/test_boundaries", "durable/test_races", "durable/test_stale_leases",
     ),
     "sweeping": (
-        "store/test_sweeping", "store/test_transitions", "store/test_stale_tokens",
-        "store/test_claim_races", _EXPLORED,
+        "store/test_sweeping", "store/test_transitions", "store/test_time",
+        "store/test_stale_tokens", _EXPLORED, "store/test_claim_races", "durable/test_races",
     ),
     "settling": (
         "store/test_settling", "store/test_transitions", "store/test_stale_tokens",

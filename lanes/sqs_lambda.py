@@ -87,7 +87,8 @@ def _record(number: int, record: Any) -> _Record:
     arn, group = fields.get("eventSourceARN"), attributes.get("MessageGroupId")
     # Standard queues may carry groups too, which promise no order.
     fifo = isinstance(arn, str) and arn.endswith(".fifo")
-    return _Record(message, (str(arn), str(group)) if fifo else None)
+    named = group if isinstance(group, str) else ""
+    return _Record(message, (str(arn), named) if fifo else None)
 
 
 def _count(value: object) -> int:

@@ -44,6 +44,30 @@ def test_a_count_of_a_message_without_measure_counts_as_one() -> None:
     SqsEvents.open(Activations()).handle({"Records": records}, lambda: 1.0)
 
 
+def test_a_message_group_that_is_no_text_is_none_of_its_own() -> None:
+    class Activations:
+        def serve(self, messages: Any, time_left_ms: Any) -> set[str]:
+            return {"first"}
+
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    records = [
+        {
+            "eventSource": "aws:sqs",
+            "messageId": name,
+            "body": "",
+            "attributes": {"MessageGroupId": deep},
+            "eventSourceARN": "arn:aws:sqs:eu-west-1:1:mail.fifo",
+        }
+        for name in ("first", "second")
+    ]
+
+    answer = SqsEvents.open(Activations()).handle({"Records": records}, lambda: 1.0)
+
+    assert [each["itemIdentifier"] for each in answer["batchItemFailures"]] == ["first", "second"]
+
+
 @pytest.mark.parametrize(
     ("part", "value"),
     [("attempt", []), ("attempt", "1"), ("task", 5), ("tags", "ab"), ("created_at", "2026-01-31")],

@@ -273,3 +273,15 @@ def test_a_fingerprint_stays_the_same_from_release_to_release() -> None:
     assert fingerprint('{"b":[1,2.5,"ü"],"a":null}') == (
         "3ca4eda1ebfd02e4296104981a1e65d4e87e99084ac993fafbc515a8f6a8ad84"
     )
+
+
+def test_a_path_through_long_odd_keys_is_cut_in_the_message_alone() -> None:
+    value: Any = b""
+    for _ in range(30):
+        value = {"\U0001806f" * 60: value}
+
+    with pytest.raises(UnstorableValueError) as refused:
+        encode("payload", value, cap=10**6)
+
+    assert len(str(refused.value)) < 700
+    assert refused.value.path.count("[") == 30

@@ -450,3 +450,17 @@ def a_task() -> Any:
     from workhorse.handlers.registry import TaskRegistry
 
     return TaskRegistry().register(lambda: None, "a task")
+
+
+def test_a_name_that_is_none_is_refused_before_a_message_holds_it(world: World) -> None:
+    ctx: Any = world.activate()
+    forged = "x\n2026-01-31T08:00:00.000Z INFO worker: forged"
+
+    for call in (
+        partial(ctx.sleep_until, forged, "noon"),
+        partial(ctx.wait_for_signal, forged, timeout=5),
+        partial(ctx.token, forged, timeout=5),
+    ):
+        with pytest.raises(InvalidNameError, match="cannot be printed") as refused:
+            call()
+        assert str(refused.value).isprintable()

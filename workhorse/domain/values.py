@@ -140,8 +140,9 @@ def step(key: str) -> str:
     """Return how a path goes on through a dict's key: `.key`, or `['odd key']`."""
     if _PLAIN_KEY.fullmatch(key):
         return f".{key}"
-    shown = key if len(key) <= 60 else key[:57] + "..."
-    return f"[{shown!a}]"
+    shown = ascii(key if len(key) <= 60 else key[:57] + "...")
+    # A character may take ten when it is escaped.
+    return f"[{shown}]" if len(shown) <= 80 else f"[{shown[:76]}...{shown[0]}]"
 
 
 def _advice(value: object) -> str:
@@ -155,4 +156,5 @@ def _advice(value: object) -> str:
 
 
 def _refusal(what: str, path: str, problem: str) -> UnstorableValueError:
-    return UnstorableValueError(f"{what}: {path} {problem}; nothing was stored", path=path)
+    said = path if len(path) <= 400 else f"{path[:150]} ... {path[-240:]}"
+    return UnstorableValueError(f"{what}: {said} {problem}; nothing was stored", path=path)

@@ -19,6 +19,7 @@ from workhorse.domain.boundaries import (
 )
 from workhorse.domain.instants import to_millis
 from workhorse.domain.missing import MISSING
+from workhorse.domain.names import check_boundary
 from workhorse.domain.recording import NewToken, Record, RecordAnswer, Recorded
 from workhorse.domain.references import new_reference
 from workhorse.domain.values import MAX_PAYLOAD_BYTES, decode, encode, fingerprint
@@ -108,6 +109,7 @@ def patched(replay: Replay, name: str) -> Steps[bool]:
 
 def token(replay: Replay, name: str, timeout: timedelta | None) -> Steps[str]:
     """Make a wait token once, and return its reference."""
+    check_boundary(name)  # before any message names it
     timeout_ms = None
     if timeout is not None:
         what = f"{replay.owner}: timeout of token '{name}'"

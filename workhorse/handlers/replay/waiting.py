@@ -83,6 +83,7 @@ def wait(replay: Replay, name: str, spec: WaitFor) -> Steps[Any]:
 
 def reach(replay: Replay, name: str, spec: WaitFor) -> Steps[Reached]:
     """Come to a wait: start what it starts, store what is to be stored now, see what settled it."""
+    check_boundary(name)  # before any message names it
     replay.meet(name, spec)
     match spec:
         case SignalWait() | HumanWait():

@@ -318,3 +318,12 @@ def test_the_index_is_the_last_guard(store: Store, clock: ManualClock) -> None:
             id=second,
         )
     assert live_row(store, second).state == "ready"
+
+
+def test_an_end_wakes_nobody_of_another_session(store: Store, clock: ManualClock) -> None:
+    first = _line(store, clock, 2)
+    _line(store, clock, 1, session="t")
+
+    settled = end(store, take_one(store, first[0]))
+
+    assert hinted(settled.hints) == [first[1]]

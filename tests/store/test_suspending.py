@@ -24,6 +24,7 @@ from tests.store.acting import (
     seen,
     state_of,
     take_one,
+    waiting,
 )
 from tests.store.invariants import check_invariants
 from workhorse.domain.boundaries import BoundaryKind, NewBoundary, Wait
@@ -235,3 +236,22 @@ def test_active_time_adds_up_over_waits(store: Store, clock: ManualClock) -> Non
         reach=reach,
     )
     assert live_row(store, claimed.id).active_ms == 42
+
+
+def test_a_run_is_not_due_at_a_time_that_it_has_passed_by_another_ones_name(
+    store: Store, clock: ManualClock
+) -> None:
+    """Two runs of one batch, of which one waits at a name that the other has passed before."""
+    ahead, behind = a_claimed(store), a_claimed(store)
+    end(store, ahead, waiting(BoundaryKind.TIMER, 1_000, name="first nap"))
+    clock.advance(1_000)
+    ahead = take_one(store, ahead.id)
+
+    entries = [
+        an_entry(ahead, waiting(BoundaryKind.TIMER, 60_000, name="second nap")),
+        an_entry(behind, waiting(BoundaryKind.TIMER, 1_000, name="first nap")),
+    ]
+    store.run(settle, entries, reach=reach)
+
+    assert seen(store, ahead.id).due_at == clock.now + timedelta(seconds=60)
+    assert seen(store, behind.id).due_at == clock.now + timedelta(seconds=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -276,3 +277,22 @@ def test_sight_tells_what_is_overdue_and_what_is_paused(store: Store, clock: Man
 
 def test_sight_of_nothing_asks_nothing(store: Store) -> None:
     assert store.run(sight, []) == {}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [{"key": "k"}, {"traceparent": "00-1"}, {"timeout_ms": 7}, {"tags": ("t",)}],
+    ids=lambda what: next(iter(what)),
+)
+def test_what_a_run_has_alone_comes_with_its_claim(store: Store, what: dict[str, Any]) -> None:
+    """Most runs have nothing of it, and the claim leaves all of it out for these."""
+    claimed = take_one(store, put(store, **what))
+
+    assert {name: getattr(claimed, name) for name in what} == what
+
+
+def test_a_pause_of_another_queue_stops_nothing(store: Store) -> None:
+    run_id = put(store)
+    store.run(pause_queue, "other", by="ann", why="it is full")
+
+    assert ids_of(take(store, scan=True)) == [run_id]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -42,6 +43,9 @@ LONG = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take out of the environment what would lead the tests to somebody's real systems."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell has started the tests in the background; their children would ignore it, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "emulators: it runs against emulators of AWS")
     for name in list(os.environ):
         settings = name.startswith("WORKHORSE_") and name not in (NAMED, CHOICE, emulators.CHOICE)

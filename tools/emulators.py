@@ -30,6 +30,8 @@ FOLDER: Final = ROOT / ".emulators"
 PINS: Final = ROOT / "requirements" / "emulators"
 REGION: Final = "us-east-1"
 NAMES: Final = ("localstack", "ministack", "fauxqs")
+_LONGEST_S: Final = 300
+"""One installation takes a minute at most where the registry answers."""
 _NPM_FILES: Final = ("package.json", "package-lock.json", "fauxqs.mjs")
 _OLDEST_NODE: Final = (22, 5)
 
@@ -212,18 +214,26 @@ def _run(command: list[str], folder: Path, lock: int) -> None:
     env |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     # npm's own command is a script that looks for `node` on the path.
     env["PATH"] = os.pathsep.join([str(Path(command[0]).parent), env.get("PATH", os.defpath)])
-    ended = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        cwd=folder,
-        env=env,
-        pass_fds=(lock,),
-        check=False,
-    )
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=folder,
+            env=env,
+            pass_fds=(lock,),
+            check=False,
+            timeout=_LONGEST_S,
+        )
+    except subprocess.TimeoutExpired:
+        # npm repeats for a quarter of an hour where a certificate is not known, and says nothing.
+        raise EmulatorError(
+            f"{' '.join(command[:5])} ... has not ended within {_LONGEST_S // 60} minutes; look "
+            "whether this machine reaches the package registry"
+        ) from None
     if ended.returncode:
         lines = [line for line in ended.stdout.splitlines() if not line.startswith("WARNING: ")]
         tail = "\n".join(lines[-15:])

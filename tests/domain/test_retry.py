@@ -47,7 +47,7 @@ def test_a_rest_is_never_longer_than_its_bound_nor_negative(
 ) -> None:
     rest = policy.rest_ms(attempt, random.Random(seed))
 
-    assert 0 <= rest <= policy.bound_ms(attempt)
+    assert min(1, policy.bound_ms(attempt)) <= rest <= policy.bound_ms(attempt)
     assert timedelta(milliseconds=policy.bound_ms(attempt)) < policy.longest + timedelta(
         milliseconds=1
     )
@@ -71,6 +71,13 @@ def test_full_jitter_spreads_rests_evenly_from_zero_to_the_bound() -> None:
     eighths = [sum(1 for rest in rests if rest // 1_001 == part) for part in range(8)]
     assert all(180 < count < 320 for count in eighths)
     assert {min(rests) < 50, max(rests) > 7_950} == {True}
+
+
+def test_who_is_to_rest_is_never_ready_at_once() -> None:
+    policy = RetryPolicy(first=timedelta(milliseconds=1))
+    draw = random.Random(1)
+
+    assert {policy.rest_ms(1, draw) for _ in range(100)} == {1}
 
 
 def test_without_jitter_a_rest_is_its_bound() -> None:

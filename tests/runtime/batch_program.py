@@ -6,6 +6,7 @@ import sys
 import threading
 
 from tests.runtime.program import main, registry
+from tests.runtime.saying import say
 from workhorse.handlers.batches import BatchItem
 
 
@@ -13,7 +14,7 @@ from workhorse.handlers.batches import BatchItem
 def batch(items: list[BatchItem[int]]) -> None:
     """Decide the even ones at once; in a first attempt nothing more is heard of it."""
     for item in items:
-        print("started", item.run.id, item.attempt, flush=True)
+        say("started", item.run.id, item.attempt)
     for item in items:
         if item.payload % 2 == 0:
             item.succeed(f"attempt {item.attempt}")

@@ -7,6 +7,7 @@ import sys
 
 from lanes.polling import PollingLane
 from tests.runtime.process_handlers import registry
+from tests.runtime.saying import say
 from workhorse.runtime.options import Shutdown, WorkerOptions
 from workhorse.runtime.worker import Worker
 from workhorse.store.database import Store
@@ -21,7 +22,7 @@ def main(url: str, drain_ms: str, lease_ms: str = "30000") -> int:
         store=store,
         lane=PollingLane(),
         registry=registry,
-        publish=lambda hints: print("published", *(hint.run_id for hint in hints), flush=True),
+        publish=lambda hints: say("published", *(hint.run_id for hint in hints)),
         options=WorkerOptions(
             lease_ms=int(lease_ms),
             idle_ms=100,
@@ -32,7 +33,7 @@ def main(url: str, drain_ms: str, lease_ms: str = "30000") -> int:
         ),
     )
     code = worker.run()
-    print("exit", code, flush=True)
+    say("exit", code)
     store.close()
     return code
 

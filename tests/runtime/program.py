@@ -16,6 +16,7 @@ import time
 from typing import NoReturn
 
 from lanes.polling import PollingLane
+from tests.runtime.saying import say
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.runtime.options import Shutdown, WorkerOptions
@@ -117,7 +118,7 @@ def light() -> str:
 
 
 def _say(word: str, ctx: Context | AsyncContext) -> None:
-    print(word, ctx.run.id, ctx.attempt, flush=True)
+    say(word, ctx.run.id, ctx.attempt)
 
 
 def main(url: str, drain_ms: str, lease_ms: str = "30000") -> int:
@@ -129,7 +130,7 @@ def main(url: str, drain_ms: str, lease_ms: str = "30000") -> int:
         store=store,
         lane=PollingLane(),
         registry=registry,
-        publish=lambda hints: print("published", *(hint.run_id for hint in hints), flush=True),
+        publish=lambda hints: say("published", *(hint.run_id for hint in hints)),
         options=WorkerOptions(
             lease_ms=int(lease_ms),
             idle_ms=100,
@@ -139,7 +140,7 @@ def main(url: str, drain_ms: str, lease_ms: str = "30000") -> int:
         ),
     )
     code = worker.run()
-    print("exit", code, flush=True)
+    say("exit", code)
     store.close()
     return code
 

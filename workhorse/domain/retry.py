@@ -22,7 +22,7 @@ _LONGEST: Final = timedelta(days=30)
 class RetryPolicy:
     """How many attempts a run has, and how long it rests between two.
 
-    The rest before attempt n + 1 is drawn evenly from zero to `first * factor ** (n - 1)`, at most
+    The rest before attempt n + 1 is drawn evenly from 1 ms to `first * factor ** (n - 1)`, at most
     `longest` ("full jitter"), so runs that failed together do not come back together. With
     `jitter=False` it is that bound itself.
 
@@ -69,7 +69,8 @@ class RetryPolicy:
     def rest_ms(self, attempt: int, draw: random.Random) -> int:
         """Return the rest, in milliseconds, after the given attempt failed."""
         bound = self.bound_ms(attempt)
-        return draw.randint(0, bound) if self.jitter else bound
+        # Never zero of a bound that is not: who is to rest is scheduled, not ready.
+        return draw.randint(min(1, bound), bound) if self.jitter else bound
 
     def to_json(self) -> str | None:
         """Return what the run's row keeps; None for the default policy, which most runs have."""

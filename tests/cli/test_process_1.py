@@ -27,13 +27,13 @@ app = Workhorse()
 
 @app.task()
 def ends(ctx: Context) -> str:
-    print("under way in process", os.getpid(), flush=True)
+    print(f"under way in process {os.getpid()}\\n", end="", flush=True)
     assert ctx.stopping.wait(60)
     return "by itself"
 
 @app.task()
 def deaf() -> None:
-    print("under way in process", os.getpid(), flush=True)
+    print(f"under way in process {os.getpid()}\\n", end="", flush=True)
     threading.Event().wait(60)
 """
 
@@ -177,7 +177,7 @@ def test_the_worker_s_processes_go_with_process_1(cli: CommandLine, container: C
         "app = Workhorse(drain_seconds=0.1)\n"
         "@app.task(executor='process')\n"
         "def apart():\n"
-        "    print('in process', os.getpid(), flush=True)\n"
+        "    print(f'in process {os.getpid()}\\n', end='', flush=True)\n"
         "    time.sleep(60)\n"
     )
     run_id = cli.ok("--app", "apart:app", "enqueue", "apart", "--json").json["id"]

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.support.saying import say
 from workhorse import AsyncContext, BatchItem, Context, RetryPolicy, Workhorse
 from workhorse import lambda_handler as handler_of
 from workhorse import lambda_maintenance as maintenance_of
@@ -103,7 +104,7 @@ def handler(event: Any, context: Any) -> Any:
     try:
         answer = _serve(event, context)
     finally:
-        print("counted", json.dumps(dict(app.counters.snapshot())), flush=True)
+        say("counted", json.dumps(dict(app.counters.snapshot())))
     return answer
 
 

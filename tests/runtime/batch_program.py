@@ -6,7 +6,7 @@ import sys
 import threading
 
 from tests.runtime.program import main, registry
-from tests.runtime.saying import say
+from tests.support.saying import say
 from workhorse.handlers.batches import BatchItem
 
 

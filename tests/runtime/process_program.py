@@ -7,7 +7,7 @@ import sys
 
 from lanes.polling import PollingLane
 from tests.runtime.process_handlers import registry
-from tests.runtime.saying import say
+from tests.support.saying import say
 from workhorse.runtime.options import Shutdown, WorkerOptions
 from workhorse.runtime.worker import Worker
 from workhorse.store.database import Store

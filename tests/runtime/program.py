@@ -16,7 +16,7 @@ import time
 from typing import NoReturn
 
 from lanes.polling import PollingLane
-from tests.runtime.saying import say
+from tests.support.saying import say
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.runtime.options import Shutdown, WorkerOptions

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 import psycopg
@@ -78,7 +79,7 @@ class Frozen:
             self._stopped.process.send_group(signal.SIGCONT)
 
 
-class _Terminated:
+class _Terminated(ABC):
     """SIGTERM of a worker; it has to end by itself, with a code of its own."""
 
     kind: ClassVar[str] = WORKER
@@ -100,10 +101,11 @@ class _Terminated:
             fleet.unhealed.append(f"{member.name} ended with {code}:\n{process.output()[-2000:]}")
         return f"{member.name}: exit code {code}"
 
+    @abstractmethod
     def signal(self, member: Member, rng: random.Random) -> RunningProcess:
-        raise NotImplementedError
+        """Send it, and return the process that is to end."""
 
-    def heal(self, fleet: Fleet) -> None:
+    def heal(self, fleet: Fleet) -> None:  # noqa: B027 - a default, not a duty
         """Do nothing: the supervisor starts another."""
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from workhorse.client.outages import Outages
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.ports import Lane, Outgoing, SendReport, Wakeup
-from workhorse.telemetry import Counters, Metric, get_logger
-
-_log = get_logger("wakeups")
+from workhorse.telemetry import Counters, Metric
 
 
 class Publisher:
@@ -27,6 +26,7 @@ class Publisher:
     def __init__(self, lane: Callable[[], Lane], counters: Counters) -> None:
         self._lane = lane
         self._counters = counters
+        self._outages = Outages()
 
     def publish(self, hints: Sequence[Hint]) -> SendReport:
         """Send wakeups; blocks for two tries, 2 s in all, where the broker is slow."""
@@ -36,7 +36,7 @@ class Publisher:
             report = self._lane().send(_outgoing(hints))
         except Exception as error:  # noqa: BLE001 - the runs are committed; nothing may undo that
             report = _nothing_sent(hints, error)
-        return self._count(report)
+        return self._count(hints, report)
 
     async def publish_async(self, hints: Sequence[Hint]) -> SendReport:
         """As `publish`, without blocking the event loop."""
@@ -46,17 +46,14 @@ class Publisher:
             report = await self._lane().send_async(_outgoing(hints))
         except Exception as error:  # noqa: BLE001 - as above
             report = _nothing_sent(hints, error)
-        return self._count(report)
+        return self._count(hints, report)
 
-    def _count(self, report: SendReport) -> SendReport:
+    def _count(self, hints: Sequence[Hint], report: SendReport) -> SendReport:
         self._counters.add(Metric.WAKEUPS_SENT, report.sent)
         self._counters.add(Metric.WAKEUPS_NOT_SENT, report.failed)
-        if report.failed:
-            _log.warning(
-                "%d wakeups were not sent (%s); a scan or the top-up finds their runs",
-                report.failed,
-                report.error or "the lane gives no cause",
-            )
+        queues = {hint.queue for hint in hints}
+        cause = report.error or "the lane gives no cause"
+        self._outages.note(queues, report.failed, cause)
         return report
 
 

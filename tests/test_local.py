@@ -171,6 +171,26 @@ def test_nothing_is_left_of_a_start_that_was_broken_off(
     assert not (place.folder / "env").exists()
 
 
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback(
+    place: Place, processes: Processes, tmp_path: Path
+) -> None:
+    """It takes half a second in which nothing is started; who changes his mind then, may."""
+    long = "import threading\nprint('importing', flush=True)\nthreading.Event().wait(60)\n"
+    (tmp_path / "secrets.py").write_text(long)  # in the place of the library's
+    starting = processes.python(
+        "-m",
+        "tools.local",
+        "up",
+        env={"LOCAL": str(place.folder), "EMULATOR": "moto", "PYTHONPATH": str(tmp_path)},
+    )
+    starting.wait_for("^importing")
+
+    starting.send(signal.SIGINT)
+
+    assert starting.wait(within=60) == -signal.SIGINT
+    assert starting.output().splitlines() == ["importing"]
+
+
 def test_an_emulator_that_is_none_is_named(place: Place) -> None:
     with pytest.raises(AssertionError, match="EMULATOR=localstak: there are localstack, ministack"):
         place.make("local-up", EMULATOR="localstak")

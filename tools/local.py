@@ -11,6 +11,13 @@ process counts as ours when its id and the moment of its start are those that we
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    # What is imported takes half a second. Who presses ctrl-C in it is to see no traceback, and
+    # nothing has been started yet.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import fcntl
 import json
 import os
@@ -18,7 +25,6 @@ import re
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -398,6 +404,8 @@ def main(arguments: list[str]) -> int:
     local = Local(Path(os.environ.get("LOCAL") or STANDARD).absolute())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if arguments == ["up"]:
             local.up(os.environ.get("EMULATOR", ""), os.environ.get("QUEUES", ""))
         else:

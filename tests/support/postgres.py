@@ -64,7 +64,7 @@ class PostgresServer:
         self._killed = False
         self.port = _free_port() if tcp else 5432
         self._tcp = tcp
-        self._user = _unprivileged_user()
+        self._user = unprivileged_user()
         root = disk_root() if durable else quick_root()
         self.folder = Path(tempfile.mkdtemp(prefix="wh-pg-", dir=root))
         guardian().watch_folder(self.folder)
@@ -276,7 +276,7 @@ class PostgresServer:
         return {**kept, "HOME": str(self.folder), "LC_ALL": "C", "TZ": "UTC"}
 
 
-def _unprivileged_user() -> dict[str, Any]:
+def unprivileged_user() -> dict[str, Any]:
     """Return Popen's arguments that drop root, under which PostgreSQL refuses to run."""
     if os.geteuid() != 0:
         return {}

@@ -20,6 +20,8 @@ from tests.faults import ledger
 from tests.faults.ledger import Line
 
 SET_BACK: Final = "set back"
+CUT_OFF: Final = "cut off from the database"
+"""Of a span of one group: what it said, or heard, was cut, late, halved or swallowed."""
 
 
 class Run(NamedTuple):
@@ -135,6 +137,22 @@ class Evidence:
             for line in self.lines
             if line.what == ledger.GAP
         ]
+
+    def cut_off(self) -> list[Span]:
+        """Return for how long each group was cut off: one harm that followed on another is one.
+
+        Between two harms there was time for a renewal only if a third of a lease went by.
+        """
+        joined: dict[int, list[Span]] = defaultdict(list)
+        for span in sorted(self.spans, key=lambda span: span.began):
+            if span.what != CUT_OFF:
+                continue
+            before = joined[span.group]
+            if before and span.began - before[-1].ended < self.lease_s / 3:
+                last = before.pop()
+                span = Span(CUT_OFF, last.began, max(last.ended, span.ended), span.group)
+            before.append(span)
+        return [span for spans in joined.values() for span in spans]
 
     @property
     def set_backs(self) -> list[Span]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from tests.faults import ledger
-from tests.faults.evidence import Activation, Evidence, Span
+from tests.faults.evidence import CUT_OFF, Activation, Evidence, Span
 
 FINISHED: Final = frozenset({"succeeded", "failed", "cancelled"})
 _REASONS: Final = frozenset(
@@ -33,6 +33,10 @@ PLANNED: Final = frozenset(
     }
 )  # fmt: skip
 """What handlers raise because they are there to; all else was the system's own fault."""
+TOLD: Final = frozenset(
+    {"faults.async", "faults.steps_async", "faults.sleeper", "faults.human", "faults.token"}
+)
+"""Those that are cancelled when their lease lapses, also where the database is out of reach."""
 _LATE_S: Final = 2.0
 """How much later than its commit something may be written down, on a busy machine."""
 _MAX_ERROR_BYTES: Final = 3 * 64 * 1024
@@ -101,6 +105,7 @@ class _Case:
         self.by_run = found.activations()
         self.by_nonce = {one.nonce: one for each in self.by_run.values() for one in each}
         self.gaps = found.gaps()
+        self.cut_off = found.cut_off()
         self.accepted = {
             fields["run"]: fields for fields in found.asked if fields["what"] == "accepted"
         }
@@ -441,11 +446,25 @@ def _excuse(case: _Case, one: Activation, until: float) -> str | None:
         return "ignores that it is told to stop"
 
     def covers(span: Span) -> bool:
-        return span.group in (0, one.group) and span.began <= until and span.ended >= one.started
+        if span.group not in (0, one.group):
+            return False
+        if span.what == CUT_OFF:
+            return one.task not in TOLD and _lapses_within(span, case.found.lease_s, until)
+        return span.began <= until and span.ended >= one.started
 
     # What hit its own process first: it says more than what hit all of them.
-    spans = sorted((*case.gaps, *case.found.spans), key=lambda span: span.group == 0)
+    others = [span for span in case.found.spans if span.what != CUT_OFF]
+    spans = sorted((*case.gaps, *case.cut_off, *others), key=lambda span: span.group == 0)
     return next((span.what for span in spans if covers(span)), None)
+
+
+def _lapses_within(span: Span, lease_s: float, until: float) -> bool:
+    """Whether a lease could end between, because nothing came through.
+
+    The last renewal before it was a third of a lease old at most; the first one after it has a
+    lease's time to come.
+    """
+    return span.began + lease_s * 2 / 3 - _LATE_S / 4 <= until <= span.ended + lease_s
 
 
 RULES: Final[tuple[Callable[[_Case], _Found], ...]] = (

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.faults import ledger
-from tests.faults.evidence import SET_BACK, Attempt, Boundary, Evidence, Outcome, Run, Span
+from tests.faults.evidence import (
+    CUT_OFF,
+    SET_BACK,
+    Attempt,
+    Boundary,
+    Evidence,
+    Outcome,
+    Run,
+    Span,
+)
 from tests.faults.judge import RULES, Verdict, judge
 from tests.faults.ledger import Line
 
@@ -323,6 +333,31 @@ def test_a_gap_that_its_process_noted_is_an_excuse() -> None:
     verdict = judge(found)
     assert verdict.findings == []
     assert [overlap.why for overlap in verdict.overlaps] == ["stalled"]
+
+
+@pytest.mark.parametrize(
+    ("task", "spans", "excused"),
+    [
+        ("faults.plain", [(103.0, 104.0, 7)], True),
+        ("faults.plain", [(103.0, 103.4, 7)], False),  # it was renewed after it, until 106.4
+        ("faults.plain", [(105.2, 106.4, 7)], False),  # it was renewed before it, from 104.2
+        ("faults.plain", [(103.0, 104.0, 8)], False),
+        ("faults.plain", [(104.0, 104.5, 7), (105.2, 106.4, 7)], True),
+        ("faults.async", [(103.0, 104.0, 7)], False),
+    ],
+    ids=["past its lease", "too early", "too late", "another", "twice", "one that is told"],
+)
+def test_being_cut_off_is_an_excuse_only_past_the_lease_and_where_nobody_is_told(
+    task: str, spans: list[tuple[float, float, int]], excused: bool
+) -> None:
+    found = clean()
+    found.runs["r2"] = found.runs["r2"]._replace(task=task)
+    found.lines = [replace(line, task=task) if line.run == "r2" else line for line in found.lines]
+    act_beside_its_successor(found)
+    found.spans += [Span(CUT_OFF, *span) for span in spans]
+    verdict = judge(found)
+    assert broken(verdict) == (set() if excused else {"effects overlap only where frozen"})
+    assert [overlap.why for overlap in verdict.overlaps] == ([CUT_OFF] if excused else [])
 
 
 def test_what_a_set_back_took_is_counted_and_no_finding() -> None:

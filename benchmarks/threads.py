@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.cost import server_cpu_s
 from benchmarks.server import bench_server, postmaster
 from workhorse.app import Workhorse
-from workhorse.runtime.garbage import tend_garbage
+from workhorse.runtime.base.garbage import tend_garbage
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LOOK_S = 0.03

@@ -26,7 +26,7 @@ from tests.support.sqs import moto_server
 from workhorse.app import Workhorse
 from workhorse.domain.ids import RunId
 from workhorse.handlers.context import AsyncContext
-from workhorse.store.histories import load
+from workhorse.store.durable.histories import load
 
 SLEEPERS = 200
 SHORTEST_S, LONGEST_S = 2.0, 100.0

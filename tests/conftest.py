@@ -22,8 +22,8 @@ from tests.support.guardian import guardian
 from tests.support.installations import CHOICE, NoServerError, choose
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.migrating import migrate
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.base.migrating import migrate
 
 # A machine that is busy is no failure, and a check that others wait for must not fail by luck.
 hypothesis.settings.register_profile("here", deadline=None, print_blob=True)

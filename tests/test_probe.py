@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.processes import Processes
 from workhorse.probe import main
-from workhorse.runtime.health import HealthServer, Report
+from workhorse.runtime.process.health import HealthServer, Report
 from workhorse.telemetry import Counters
 
 
@@ -132,11 +132,23 @@ def test_a_process_that_hangs_is_bad_in_time(
     assert "no answer within 0.3 s" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("said", [b"", b"garbage\n", b"HTTP/1.0\n", b"SSH-2.0 200\r\n"])
+@pytest.mark.parametrize("said", [b"", b"garbage\n", b"HTTP/1.0\n", b"SSH-2.0 200\r\n", b"HTTP/1.0 0200\n"])
 def test_an_answer_that_is_none_is_bad(
     serve: Callable[[Callable[[socket.socket], object]], str], said: bytes
 ) -> None:
     assert main(["--port", serve(lambda client: client.sendall(said))], {}) == 1
+
+
+@pytest.mark.parametrize("port", ["9" * 5_000, "0", "65536", "²", "-1", " 80"], ids=range(6))
+def test_a_port_that_is_none_is_bad(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([], {"WORKHORSE_HEALTH_PORT": port}) == 1
+    assert "names no port; set it, or give --port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a\0b", "a..b", "x" * 300], ids=range(3))
+def test_a_host_that_is_none_is_bad(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--host", host, "--port", "1"], {}) == 1
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_nobody_there_is_bad(subject: Subject, capsys: pytest.CaptureFixture[str]) -> None:

@@ -416,13 +416,16 @@ def _function(mutant: Mutant) -> FunctionType:
 
 
 def _forget_statements() -> None:
-    from workhorse.store import database
+    from workhorse.store.base import database
 
     database._statements.cache_clear()
 
 
 def _full(name: str) -> str:
-    return f"workhorse.{name}" if "." in name else f"workhorse.store.{name}"
+    if "." in name:
+        return f"workhorse.{name}"
+    (path,) = (ROOT / "workhorse" / "store").glob(f"*/{name}.py")
+    return f"workhorse.store.{path.parent.name}.{name}"
 
 
 # -- the command ---------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from workhorse.domain.names import check_queue
 from workhorse.handlers.registry import TaskArguments, TaskDecorator, TaskRegistry
 from workhorse.ports import Lane
 from workhorse.settings import Settings, doubts, load_settings, new_doubts
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.migrating import SchemaVersion, migrate
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.base.migrating import SchemaVersion, migrate
 from workhorse.telemetry import Counters, get_logger
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from workhorse.domain.runs import ClaimedRun, RunState
     from workhorse.handlers.producing import Request
     from workhorse.maintenance import Maintenance
-    from workhorse.runtime.invocations import Invocations
-    from workhorse.runtime.options import WorkerOptions
-    from workhorse.runtime.worker import Worker
+    from workhorse.runtime.base.options import WorkerOptions
+    from workhorse.runtime.functions.invocations import Invocations
+    from workhorse.runtime.process.worker import Worker
 
 
 class SettingsArguments(TypedDict, total=False):
@@ -253,7 +253,7 @@ class Workhorse(DeliveryCalls):
             SchemaMismatchError: The database's schema does not fit. Where the database does not
                 answer yet, the worker itself finds out before its first claim.
         """
-        from workhorse.runtime.worker import Worker
+        from workhorse.runtime.process.worker import Worker
 
         if isinstance(queues, str):
             queues = [queues]
@@ -293,7 +293,7 @@ class Workhorse(DeliveryCalls):
         Raises:
             ConfigurationError: The app's lane carries no messages.
         """
-        from workhorse.runtime.invocations import Invocations
+        from workhorse.runtime.functions.invocations import Invocations
 
         settings = self.settings
         return Invocations(
@@ -481,7 +481,7 @@ class Workhorse(DeliveryCalls):
         return round(self.settings.lease_seconds * 1000)
 
     def _worker_options(self) -> WorkerOptions:
-        from workhorse.runtime.options import Shutdown, WorkerOptions
+        from workhorse.runtime.base.options import Shutdown, WorkerOptions
 
         settings = self.settings
         return WorkerOptions(

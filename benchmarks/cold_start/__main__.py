@@ -31,10 +31,10 @@ from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.runs import NewRun
 from workhorse.ports import Wakeup
-from workhorse.store.database import Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.migrating import migrate
-from workhorse.store.viewing import show
+from workhorse.store.base.database import Store
+from workhorse.store.base.migrating import migrate
+from workhorse.store.operators.viewing import show
+from workhorse.store.producing.enqueueing import enqueue
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -27,8 +27,8 @@ from benchmarks.growth.snapshot import Phase, under_a_snapshot
 from benchmarks.workloads import percentile
 from tests.support.crowd import crowd, look
 from tests.support.postgres import PostgresServer
-from workhorse.store.database import Store
-from workhorse.store.migrating import migrate
+from workhorse.store.base.database import Store
+from workhorse.store.base.migrating import migrate
 
 SMALL: Final = 10_000
 MOST_LARGE_BY_SMALL: Final = 1.5

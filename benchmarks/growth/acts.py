@@ -14,11 +14,11 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Lease, NewRun, RunState
-from workhorse.store.claiming import Claim, claim
-from workhorse.store.cursors import Cursor, Head
-from workhorse.store.database import Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.settling import Entry, settle
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.claiming import Claim, claim
+from workhorse.store.lifecycle.cursors import Cursor, Head
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.producing.enqueueing import enqueue
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from benchmarks.growth.acts import Timings, end, lease_of, put, reach, take
 from benchmarks.workloads import percentile
-from workhorse.store.database import Store
-from workhorse.store.leasing import Renewal, renew
-from workhorse.store.sweeping import promote, recover
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.sweeping import promote, recover
+from workhorse.store.live.leasing import Renewal, renew
 
 BATCH = 10
 """Runs a call: what a worker with a few free slots takes."""

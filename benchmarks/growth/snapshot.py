@@ -17,10 +17,10 @@ from sqlalchemy import text
 
 from benchmarks.growth.acts import Timings, end, lease_of, put, reach, take
 from workhorse.domain.runs import ClaimedRun
-from workhorse.runtime.sweep import Sweep
-from workhorse.store.database import Store
-from workhorse.store.leasing import renew
-from workhorse.store.sweeping import promote, recover
+from workhorse.runtime.claims.sweep import Sweep
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.sweeping import promote, recover
+from workhorse.store.live.leasing import renew
 
 OTHERS = 100
 """Runs that the rest of the fleet takes between two claims of the one that is looked at."""

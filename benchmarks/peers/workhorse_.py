@@ -12,7 +12,7 @@ import psycopg
 
 from benchmarks.compare.kit import Entrant, OnJob, Producer, main
 from workhorse import AsyncContext, Workhorse
-from workhorse.runtime.garbage import tend_garbage
+from workhorse.runtime.base.garbage import tend_garbage
 
 
 class _Producer(Producer):

@@ -9,7 +9,7 @@ from workhorse.app import Workhorse
 from workhorse.handlers.batches import BatchItem
 from workhorse.handlers.context import AsyncContext
 from workhorse.handlers.tasks import Task
-from workhorse.runtime.garbage import tend_garbage
+from workhorse.runtime.base.garbage import tend_garbage
 
 DRAINED = 20_000
 FLOWS = 3_000

@@ -29,7 +29,7 @@ from workhorse.handlers.tasks import Task
 from workhorse.maintenance import Pass
 from workhorse.ports import LaneContext
 from workhorse.settings import Settings
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 
 @pytest.fixture
@@ -371,7 +371,7 @@ def test_a_worker_takes_its_numbers_from_the_settings(
         def __init__(self, *arguments: Any, **options: Any) -> None:
             made.append({"arguments": arguments, **options})
 
-    monkeypatch.setattr("workhorse.runtime.worker.Worker", Recorded)
+    monkeypatch.setattr("workhorse.runtime.process.worker.Worker", Recorded)
     with Workhorse(
         database_url=database_url,
         lane="polling",

@@ -28,8 +28,8 @@ from workhorse.client import doctor
 from workhorse.client.producing import Client
 from workhorse.domain.findings import Code
 from workhorse.domain.presence import KEPT_MS, Process, ProcessKind
-from workhorse.store.database import Store
-from workhorse.store.presence import beat
+from workhorse.store.base.database import Store
+from workhorse.store.fleet.presence import beat
 
 BROKEN = """
 from workhorse import Workhorse

@@ -20,10 +20,10 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Finish, Suspend
 from workhorse.domain.recording import NewProgress
 from workhorse.domain.runs import Failure, Lease, Reason, RunState
-from workhorse.store import tokens
-from workhorse.store.boundaries import write_progress
-from workhorse.store.database import Store
-from workhorse.store.settling import Entry, settle
+from workhorse.store.base.database import Store
+from workhorse.store.durable import tokens
+from workhorse.store.durable.boundaries import write_progress
+from workhorse.store.lifecycle.settling import Entry, settle
 
 FAILED = Finish(RunState.FAILED, Reason.ERROR, failure=Failure("ValueError", "no"))
 CHARGE = NewBoundary(name="charge", kind=BoundaryKind.CHECKPOINT, seq=1, value='{"card":4000}')

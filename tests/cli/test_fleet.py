@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 from workhorse import Workhorse
 from workhorse.domain.presence import Process, ProcessKind
-from workhorse.store.presence import beat
+from workhorse.store.fleet.presence import beat
 
 
 def test_nobody_is_there_at_first(cli_on_both: CommandLine) -> None:

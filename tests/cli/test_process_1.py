@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 from tests.support.processes import Processes, RunningProcess
 from workhorse import probe
 from workhorse.domain.runs import RunState
-from workhorse.runtime import exits
+from workhorse.runtime.base import exits
 
 SLOW = """
 import os, threading

@@ -13,8 +13,8 @@ from tests.cli.conftest import CommandLine
 from tests.support.eventually import eventually
 from tests.support.processes import Processes
 from workhorse.maintenance import Maintenance, Pass
-from workhorse.runtime import exits
-from workhorse.store.schema import VERSION
+from workhorse.runtime.base import exits
+from workhorse.store.base.schema import VERSION
 
 APP = ("--app", "shop:app")
 CLI = ("-m", "workhorse.cli", *APP)

@@ -14,8 +14,8 @@ from workhorse.cli.demo.ledger import EFFECT, END, ERROR, PAUSE, START, Ledger, 
 from workhorse.cli.demo.reckoning import Books, Reckoning, reckon
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Reason, RunState, RunView
-from workhorse.store.history import Attempt
-from workhorse.store.inspecting import CheckpointView
+from workhorse.store.operators.history import Attempt
+from workhorse.store.operators.inspecting import CheckpointView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 GOOD, RETRIED, RECOVERED = (RunId(name) for name in ("good", "retried", "recovered"))

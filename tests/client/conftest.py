@@ -11,8 +11,8 @@ from tests.client.lanes import RecordingLane
 from workhorse.app import Workhorse
 from workhorse.domain.ids import RunId
 from workhorse.handlers.tasks import Task
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.sighting import sight
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.sighting import sight
 
 
 @pytest.fixture

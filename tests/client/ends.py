@@ -11,11 +11,11 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
 from workhorse.domain.recording import Record, Recorded
 from workhorse.domain.runs import Lease
-from workhorse.store.boundaries import record
-from workhorse.store.claiming import claim
-from workhorse.store.database import Store
-from workhorse.store.settling import Entry, settle
-from workhorse.store.viewing import show
+from workhorse.store.base.database import Store
+from workhorse.store.durable.boundaries import record
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.operators.viewing import show
 
 
 def lease_run(store: Store, run_id: RunId) -> Lease:

@@ -25,7 +25,7 @@ from workhorse.errors import (
 )
 from workhorse.handlers.tasks import Task
 from workhorse.ports import SendReport
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 
 SUCCEEDED = Finish(RunState.SUCCEEDED, result="2")
 

@@ -20,7 +20,7 @@ from workhorse.domain.outcomes import Finish
 from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.errors import RunNotFoundError, StoreUnavailableError
 from workhorse.handlers.tasks import Task
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 SUCCEEDED = Finish(RunState.SUCCEEDED, result="2")
 FAILED = Finish(RunState.FAILED, Reason.ERROR, failure=Failure("ValueError", "no"))

@@ -17,7 +17,7 @@ from workhorse.client import bulk
 from workhorse.errors import ConfigurationError, IdempotencyConflictError
 from workhorse.handlers.producing import Request
 from workhorse.handlers.tasks import Task
-from workhorse.store import enqueueing
+from workhorse.store.producing import enqueueing
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from workhorse.errors import (
     ValueTooLargeError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 
 CALLERS = 50
 

@@ -28,12 +28,12 @@ from workhorse.errors import (
     ValueTooLargeError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store import history
-from workhorse.store.database import ManualClock, Store, Tx
-from workhorse.store.delivering import deliver
-from workhorse.store.inspecting import list_waits, read_deliveries
-from workhorse.store.settling import Entry, settle
-from workhorse.store.tokens import complete_token
+from workhorse.store.base.database import ManualClock, Store, Tx
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.durable.tokens import complete_token
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.operators import history
+from workhorse.store.operators.inspecting import list_waits, read_deliveries
 
 DELIVERED, KEPT, DUPLICATE, SETTLED, FINISHED = DeliveryResult
 HUMAN, SIGNAL, TOKEN = BoundaryKind.HUMAN, BoundaryKind.SIGNAL, BoundaryKind.TOKEN
@@ -181,7 +181,7 @@ def test_a_lost_answer_does_not_make_a_delivery_somebody_elses(
     run_id = a_waiting_run(store, double, SIGNAL, "paid")
     other = app.create_token()
     monkeypatch.setattr("workhorse.client.delivering.deliver", twice(deliver))
-    monkeypatch.setattr("workhorse.store.tokens.complete_token", twice(complete_token))
+    monkeypatch.setattr("workhorse.store.durable.tokens.complete_token", twice(complete_token))
 
     assert app.send_signal(run_id, "paid", 1) is DELIVERED
     assert app.complete_token(other, 1) is DELIVERED

@@ -24,9 +24,9 @@ from workhorse.errors import (
     RunNotFoundError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store.boundaries import write_progress
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.settling import Entry, settle
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.durable.boundaries import write_progress
+from workhorse.store.lifecycle.settling import Entry, settle
 
 SUCCEEDED = Finish(RunState.SUCCEEDED, result="2")
 

@@ -28,8 +28,8 @@ from workhorse.errors import (
     RunNotFoundError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store.database import Store
-from workhorse.store.pending import _pending
+from workhorse.store.base.database import Store
+from workhorse.store.base.pending import _pending
 from workhorse.telemetry import Metric
 
 

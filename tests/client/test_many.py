@@ -26,10 +26,10 @@ from workhorse.errors import (
     InvalidNameError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store import history
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.inspecting import read_boundaries
-from workhorse.store.settling import Entry, settle
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.operators import history
+from workhorse.store.operators.inspecting import read_boundaries
 
 FAILED = Finish(RunState.FAILED, Reason.ERROR, failure=Failure("ValueError", "no"))
 OTHERWISE = Finish(RunState.FAILED, Reason.ERROR, failure=Failure("KeyError", "no"))

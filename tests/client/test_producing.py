@@ -19,7 +19,7 @@ from workhorse.domain.runs import RunState
 from workhorse.errors import IdempotencyConflictError, StoreUnavailableError
 from workhorse.handlers.tasks import Task
 from workhorse.ports import SendReport
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 from workhorse.telemetry import Metric
 
 

@@ -30,8 +30,8 @@ from workhorse.errors import (
     RunNotFoundError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store.database import Store, Tx
-from workhorse.store.sighting import sight
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.lifecycle.sighting import sight
 
 FAILED = Finish(
     RunState.FAILED,

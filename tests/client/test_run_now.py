@@ -25,9 +25,9 @@ from workhorse.domain.runs import RunState
 from workhorse.errors import NonRetryableError, RunFailedError, StoreUnavailableError
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.tasks import Task
-from workhorse.store.claiming import claim
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.producing.enqueueing import enqueue
 
 
 def test_a_plain_handler_runs_here(

@@ -30,8 +30,8 @@ from workhorse.errors import (
     StoreUnavailableError,
 )
 from workhorse.handlers.tasks import Task
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.producing.enqueueing import enqueue
 
 MANY = 64
 

@@ -20,7 +20,7 @@ from workhorse.errors import LeaseLostError
 from workhorse.handlers.activation import ActivationCore
 from workhorse.handlers.asynchronous import AsyncContext
 from workhorse.handlers.recording import Pending
-from workhorse.store.settling import Entry
+from workhorse.store.lifecycle.settling import Entry
 
 QUEUE: Final = "default"
 _draw = random.Random(7)  # no rest has a jitter here

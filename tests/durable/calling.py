@@ -19,9 +19,9 @@ from workhorse.handlers.activation import ActivationCore
 from workhorse.handlers.plain import Context
 from workhorse.handlers.recording import Pending
 from workhorse.handlers.signals import Suspended as Suspension
-from workhorse.store.boundaries import read_values, record, write_progress
-from workhorse.store.database import Store
-from workhorse.store.settling import Entry, settle
+from workhorse.store.base.database import Store
+from workhorse.store.durable.boundaries import read_values, record, write_progress
+from workhorse.store.lifecycle.settling import Entry, settle
 
 Handler = Callable[[Context], object]
 

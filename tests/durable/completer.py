@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from workhorse.app import Workhorse
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 
 def main(url: str, ref: str, last: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.rig import Rig
 from tests.store.invariants import check_invariants
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 
 
 @pytest.fixture

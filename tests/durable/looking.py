@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 
 from tests.durable.model import Model
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 _COLUMNS: Final = {
     "live": "id, state, attempt, fence, token, inbox, watched, due_at, lease_expires_at,"

@@ -43,17 +43,23 @@ from workhorse.domain.recording import NewProgress, ReadValue, Record, Recorded
 from workhorse.domain.runs import ClaimedRun, NewRun
 from workhorse.errors import DeliveryConflictError, LeaseLostError
 from workhorse.handlers.activation import ActivationCore
-from workhorse.store.boundaries import Written, lock_leases, read_values, record, write_progress
-from workhorse.store.claiming import Claim, claim, claimed_under
-from workhorse.store.database import ManualClock, Store, Tx
-from workhorse.store.delivering import deliver
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.freeing import SMALL_PASS, free, free_noted
-from workhorse.store.leasing import renew
-from workhorse.store.operating import NONE, cancel, pause_queue, rerun, resume_queue
-from workhorse.store.settling import Entry, Settled, settle, settled_before
-from workhorse.store.sweeping import end_overdue, finish_cancelled, promote, recover
-from workhorse.store.tokens import complete_token, create_token, expire_tokens
+from workhorse.store.base.database import ManualClock, Store, Tx
+from workhorse.store.durable.boundaries import (
+    Written,
+    lock_leases,
+    read_values,
+    record,
+    write_progress,
+)
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.durable.freeing import SMALL_PASS, free, free_noted
+from workhorse.store.durable.tokens import complete_token, create_token, expire_tokens
+from workhorse.store.lifecycle.claiming import Claim, claim, claimed_under
+from workhorse.store.lifecycle.settling import Entry, Settled, settle, settled_before
+from workhorse.store.lifecycle.sweeping import end_overdue, finish_cancelled, promote, recover
+from workhorse.store.live.leasing import renew
+from workhorse.store.operators.operating import NONE, cancel, pause_queue, rerun, resume_queue
+from workhorse.store.producing.enqueueing import enqueue
 
 _TASKS: Final = ("flow", "part")
 _ROUNDS: Final = 60

@@ -23,8 +23,8 @@ from workhorse import waits
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
 from workhorse.handlers.plain import Context
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.sweeping import promote
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.sweeping import promote
 
 ZONES = ["Asia/Kolkata", "America/New_York", "Pacific/Chatham", "UTC"]
 KOLKATA = timezone(timedelta(hours=5, minutes=30))

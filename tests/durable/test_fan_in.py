@@ -14,7 +14,7 @@ from tests.store.invariants import check_invariants
 from tests.support.processes import Processes
 from workhorse.app import Workhorse
 from workhorse.handlers.context import AsyncContext
-from workhorse.store.freeing import SMALL_PASS
+from workhorse.store.durable.freeing import SMALL_PASS
 
 RUNS = 1_000
 

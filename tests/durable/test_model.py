@@ -20,10 +20,10 @@ from sqlalchemy.sql.expression import Executable
 
 from tests.durable.looking import Looker
 from tests.durable.machine import FlowMachine
-from workhorse.store import boundaries
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.dialect import Dialect
-from workhorse.store.schema import live
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.base.dialect import Dialect
+from workhorse.store.base.schema import live
+from workhorse.store.durable import boundaries
 
 EXAMPLES = 300 if os.environ.get("CI") else 60
 STEPS = 50

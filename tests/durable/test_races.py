@@ -32,12 +32,12 @@ from workhorse.domain.runs import RunState
 from workhorse.errors import WaitConflictError, WaitTimeoutError
 from workhorse.handlers.asynchronous import AsyncContext
 from workhorse.handlers.plain import Context
-from workhorse.store.database import ManualClock, Store, Tx
-from workhorse.store.delivering import deliver
-from workhorse.store.operating import CancelResult, cancel
-from workhorse.store.settling import settle
-from workhorse.store.sweeping import promote
-from workhorse.store.tokens import complete_token, create_token
+from workhorse.store.base.database import ManualClock, Store, Tx
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.durable.tokens import complete_token, create_token
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.lifecycle.sweeping import promote
+from workhorse.store.operators.operating import CancelResult, cancel
 
 SIGNAL = BoundaryKind.SIGNAL
 MINUTE = timedelta(minutes=1)

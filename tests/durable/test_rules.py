@@ -26,9 +26,9 @@ from workhorse import errors, waits
 from workhorse.domain.boundaries import MAX_BOUNDARIES, MAX_BOUNDARY_BYTES, DeliveryResult
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
-from workhorse.store.database import ManualClock
-from workhorse.store.freeing import free_noted
-from workhorse.store.sweeping import promote
+from workhorse.store.base.database import ManualClock
+from workhorse.store.durable.freeing import free_noted
+from workhorse.store.lifecycle.sweeping import promote
 from workhorse.waits import WaitFor
 
 PAST = datetime(2025, 6, 1, tzinfo=UTC)

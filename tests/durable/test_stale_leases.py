@@ -11,9 +11,9 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.recording import NewChild, Record, Recorded
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, NewRun
-from workhorse.store.boundaries import record
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.settling import Entry, settle
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.durable.boundaries import record
+from workhorse.store.lifecycle.settling import Entry, settle
 
 AT_ONCE = RetryPolicy(max_attempts=5, first=RetryPolicy().first * 0)
 

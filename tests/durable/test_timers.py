@@ -13,7 +13,7 @@ from tests.support.eventually import eventually
 from workhorse import AsyncContext, Context, Workhorse
 from workhorse.domain.runs import RunState
 from workhorse.handlers.producing import RunHandle
-from workhorse.store.database import ManualClock
+from workhorse.store.base.database import ManualClock
 
 NAPS_S = (2, 2, 3, 7, 12, 31, 59, 60, 61, 75, 99, 100)
 MAINTENANCE_S = 60

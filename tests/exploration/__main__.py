@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.exploration.explorer import Explorer
 from tests.exploration.steps import Bounds
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.migrating import migrate
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.base.migrating import migrate
 
 
 def main() -> None:

@@ -21,8 +21,8 @@ from tests.exploration.steps import NEW, Answer, Bounds, Runner, Step, possible,
 from tests.exploration.world import TABLES, TICK_MS, Rows, Seen, World, canonical, see
 from workhorse.domain.instants import to_micros
 from workhorse.errors import WorkhorseError
-from workhorse.store.database import ManualClock, Store, Tx
-from workhorse.store.enqueueing import enqueue
+from workhorse.store.base.database import ManualClock, Store, Tx
+from workhorse.store.producing.enqueueing import enqueue
 
 P = ParamSpec("P")
 T = TypeVar("T")

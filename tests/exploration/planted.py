@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from workhorse.store.statements import Builder, Prepared, Statements
+from workhorse.store.base.statements import Builder, Prepared, Statements
 
 _COMPARED: Final = r" AND (live|held)\.token = [uv]\.token"
 

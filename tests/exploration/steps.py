@@ -43,16 +43,16 @@ from workhorse.domain.recording import NewProgress, Record
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Failure, Lease, NewRun, Reason
 from workhorse.domain.transitions import settlement_of
-from workhorse.store import sweeping
-from workhorse.store.boundaries import record, write_progress
-from workhorse.store.claiming import claim, claimed_under
-from workhorse.store.database import Tx
-from workhorse.store.delivering import deliver
-from workhorse.store.dialect import Dialect
-from workhorse.store.leasing import renew
-from workhorse.store.operating import cancel
-from workhorse.store.schema import live
-from workhorse.store.settling import Entry, Settled, settle, settled_before
+from workhorse.store.base.database import Tx
+from workhorse.store.base.dialect import Dialect
+from workhorse.store.base.schema import live
+from workhorse.store.durable.boundaries import record, write_progress
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.lifecycle import sweeping
+from workhorse.store.lifecycle.claiming import claim, claimed_under
+from workhorse.store.lifecycle.settling import Entry, Settled, settle, settled_before
+from workhorse.store.live.leasing import renew
+from workhorse.store.operators.operating import cancel
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from tests.exploration.explorer import Explorer, FoundError
 from tests.exploration.rules import LEGAL
 from tests.exploration.steps import Bounds, Step
 from tests.store.invariants import check_invariants
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 
 IN_CI = bool(os.environ.get("CI"))
 

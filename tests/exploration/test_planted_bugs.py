@@ -12,7 +12,7 @@ from tests.exploration.explorer import Explorer, FoundError
 from tests.exploration.planted import BUGS, Bug, plant
 from tests.exploration.steps import Bounds
 from tests.exploration.world import World
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 
 SMALL = Bounds(claims=2, naps=False)
 

@@ -26,12 +26,13 @@ from typing import Any, Final, Self
 import psycopg
 
 from tests.faults.broker import Broker
+from tests.faults.wires.proxies import Wires
 from tests.support.folders import disk_root
 from tests.support.guardian import guardian
 from tests.support.postgres import PostgresServer
 from tests.support.processes import RunningProcess
-from workhorse.store.database import Store
-from workhorse.store.migrating import migrate
+from workhorse.store.base.database import Store
+from workhorse.store.base.migrating import migrate
 
 ROOT: Final = Path(__file__).parents[2]
 DATABASE: Final = "faults_tests"
@@ -97,6 +98,8 @@ class Fleet:
         wires: Puts something between the members and what they reach: is handed this fleet when
             its server and broker run, and returns what that changes in the environment, e.g. the
             URL of a proxy.
+        wired: Puts each member behind proxies of its own, to the database and to the broker, which
+            faults can break: see `tests.faults.wires`.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class Fleet:
         tasks: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         wires: Callable[[Fleet], Mapping[str, str]] | None = None,
+        wired: bool = False,
     ) -> None:
         self.lease_s = lease_s
         self.incidents: list[Incident] = []
@@ -175,6 +179,15 @@ class Fleet:
             Member(f"producer {at}", ["-m", "tests.faults.producer", str(at)], {})
             for at in range(producers)
         ]
+        self.wires: Wires | None = None
+        if wired:
+            self.wires = Wires(
+                self.env["WORKHORSE_DATABASE_URL"],
+                self.env["WORKHORSE_AWS_ENDPOINT_URL"],
+                [member.name for member in self.members],
+            )
+            for member in self.members:
+                member.env |= self.wires.env(member.name)
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
 
     @property
@@ -322,6 +335,8 @@ class Fleet:
             if member.process is not None:
                 self._keep_log(member)
                 member.process.close()
+        if self.wires is not None:
+            self.wires.close()
         self.broker.close()
         self.server.close()
         if os.environ.get("FAULTS_KEEP"):

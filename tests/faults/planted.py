@@ -8,7 +8,7 @@ from typing import Any, Final
 
 def _settle_without_token() -> None:
     """An activation's last write names the run, and not the lease."""
-    from workhorse.store import ending
+    from workhorse.store.live import ending
 
     vars(ending)["held_by"] = _by_id_alone
 

@@ -27,8 +27,8 @@ from sqlalchemy import Connection
 from workhorse.cli.demo import shelf, shop
 from workhorse.cli.demo.ledger import EFFECT, NAME, PAUSE, Ledger, Mark
 from workhorse.handlers.context import current_context
-from workhorse.runtime.activation import Activation
-from workhorse.runtime.options import WorkerOptions
+from workhorse.runtime.activations.activation import Activation
+from workhorse.runtime.base.options import WorkerOptions
 
 AFTER: Final = "after"
 BEFORE: Final = "before"
@@ -144,8 +144,8 @@ def _forked(do: Callable[..., object], *arguments: object) -> int:
 def _import_the_rest() -> None:
     """Import what a worker needs, so that its forks need not."""
     import workhorse.maintenance
-    import workhorse.runtime.worker
-    import workhorse.store.database  # noqa: F401
+    import workhorse.runtime.process.worker
+    import workhorse.store.base.database  # noqa: F401
 
 
 if __name__ == "__main__":

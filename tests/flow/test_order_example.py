@@ -27,7 +27,7 @@ from workhorse.domain.boundaries import BoundaryKind, DeliveryResult
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
 from workhorse.handlers.producing import RunHandle
-from workhorse.store import history, viewing
+from workhorse.store.operators import history, viewing
 
 ROOT = Path(__file__).parents[2]
 AT_ONCE = RetryPolicy(max_attempts=100, first=timedelta(0))

@@ -28,13 +28,13 @@ from workhorse.domain.outcomes import Suspend
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, NewRun, RunState
 from workhorse.ports import Wakeup
-from workhorse.runtime.worker import Worker
-from workhorse.store.claiming import claim
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.operating import pause_queue
-from workhorse.store.settling import Entry, settle
-from workhorse.store.viewing import show
+from workhorse.runtime.process.worker import Worker
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.operators.operating import pause_queue
+from workhorse.store.operators.viewing import show
+from workhorse.store.producing.enqueueing import enqueue
 from workhorse.telemetry import Metric
 
 QUEUE = "table"

@@ -23,8 +23,8 @@ from workhorse.errors import ConfigurationError, StoreUnavailableError
 from workhorse.handlers.context import Context
 from workhorse.handlers.tasks import Task
 from workhorse.ports import LaneError, Message, SendReport, Wakeup
-from workhorse.runtime.worker import Worker
-from workhorse.store import operating
+from workhorse.runtime.process.worker import Worker
+from workhorse.store.operators import operating
 from workhorse.telemetry import Metric
 
 FAR_MS = 86_400_000

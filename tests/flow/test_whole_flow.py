@@ -25,8 +25,8 @@ from tests.support.processes import Processes, RunningProcess
 from tests.support.sqs import SqsEndpoint, SqsQueue
 from workhorse.app import Workhorse
 from workhorse.domain.runs import RunState
-from workhorse.store import viewing
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
+from workhorse.store.operators import viewing
 
 RUNS = int(os.environ.get("FLOW_RUNS", "1000"))
 WORKERS = 3

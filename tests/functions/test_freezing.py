@@ -16,7 +16,7 @@ from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.sqs import SqsEndpoint
 from workhorse.domain.runs import RunState
-from workhorse.store.migrating import migrate
+from workhorse.store.base.migrating import migrate
 
 ENDED: dict[str, list[str]] = {"batchItemFailures": []}
 

@@ -42,7 +42,7 @@ def test_a_function_loads_nothing_that_it_does_not_use(
     )  # fmt: skip
     found = process.wait_for(r"^modules (.*)$")[1]
     for loaded in json.loads(found):
-        assert "workhorse.runtime.invocations" in loaded
+        assert "workhorse.runtime.functions.invocations" in loaded
         assert set(names) & set(loaded) == set()
     assert deployed.witnessed() == ["quick_async one"]
 

@@ -14,8 +14,8 @@ from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import new_run_id
 from workhorse.domain.runs import NewRun, RunState
 from workhorse.errors import MaintenanceFailedError, SchemaMismatchError
-from workhorse.store.database import Tx
-from workhorse.store.enqueueing import enqueue
+from workhorse.store.base.database import Tx
+from workhorse.store.producing.enqueueing import enqueue
 
 
 class TimeLeft:

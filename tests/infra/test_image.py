@@ -137,7 +137,7 @@ def test_the_context_holds_nothing_else() -> None:
     for path in (".git/config", "tests/conftest.py", ".venv/bin/python", ".env", "infra/app.py"):
         assert not in_context(path), path
     assert not in_context("workhorse/__pycache__/app.pyc")
-    assert in_context("workhorse/runtime/worker.py")
+    assert in_context("workhorse/runtime/process/worker.py")
 
 
 def test_processes_get_signals_and_are_asked_how_they_are() -> None:

@@ -26,10 +26,10 @@ from workhorse.domain.runs import RunState
 from workhorse.handlers.context import Context
 from workhorse.maintenance import Maintenance
 from workhorse.ports import LaneContext
-from workhorse.runtime.options import WorkerOptions
-from workhorse.runtime.worker import Worker
+from workhorse.runtime.base.options import WorkerOptions
+from workhorse.runtime.process.worker import Worker
 from workhorse.settings import Settings, load_settings
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 from workhorse.telemetry import Counters, Metric
 
 PATIENCE_S: Final = 30.0

@@ -15,7 +15,7 @@ import pytest
 
 from tests.lanes.simulation import Fleet
 from tests.support import costs
-from workhorse.store.database import ManualClock
+from workhorse.store.base.database import ManualClock
 
 MINUTE_MS = 60_000
 ASKS = ("get_queue_url", "delete_message_batch", "change_message_visibility_batch")

@@ -31,10 +31,10 @@ from workhorse.domain.runs import RunState
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.tasks import Task
 from workhorse.ports import Bells, Lane, LaneContext, Outgoing, Wakeup
-from workhorse.runtime.options import WorkerOptions
+from workhorse.runtime.base.options import WorkerOptions
 from workhorse.settings import load_settings
-from workhorse.store.database import Store
-from workhorse.store.notifying import PostgresLine, bells_of
+from workhorse.store.base.database import Store
+from workhorse.store.fleet.notifying import PostgresLine, bells_of
 from workhorse.telemetry import Counters, Metric
 from workhorse.testing import LaneSuite
 

@@ -17,7 +17,7 @@ from workhorse import Workhorse
 from workhorse.client.discovery import open_secrets
 from workhorse.errors import ConfigurationError
 from workhorse.settings import load_settings
-from workhorse.store.credentials import Login
+from workhorse.store.base.credentials import Login
 
 VALUE = json.dumps({"username": "me", "password": "hunter2"})
 

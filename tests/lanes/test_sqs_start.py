@@ -17,8 +17,8 @@ from tests.support.sqs import SqsEndpoint
 from tests.support.sqs_proxy import DENIED, GONE, Answer, SqsProxy, error
 from workhorse.domain.sightings import DELETE
 from workhorse.ports import Outgoing, Wakeup
-from workhorse.runtime.pace import SystemPace
-from workhorse.store.database import Store
+from workhorse.runtime.base.pace import SystemPace
+from workhorse.store.base.database import Store
 from workhorse.telemetry import Counters, Metric
 
 

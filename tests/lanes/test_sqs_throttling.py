@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from tests.lanes.simulation import Fleet
-from workhorse.store.database import ManualClock
+from workhorse.store.base.database import ManualClock
 from workhorse.telemetry import Metric
 
 MINUTE_MS = 60_000

@@ -10,7 +10,7 @@ import pytest
 from tests.maintenance.lanes import Outbox, TalkingLane
 from tests.store.invariants import check_invariants
 from workhorse.maintenance import Maintenance
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 from workhorse.telemetry import Counters
 
 

@@ -22,10 +22,10 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.errors import SchemaMismatchError, StoreUnavailableError, WorkhorseError
 from workhorse.maintenance import Maintenance, Pass
 from workhorse.maintenance.steps import STEPS, Page, Parts, Publish, Step
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.migrating import migrate
-from workhorse.store.steps import list_steps
-from workhorse.store.sweeping import Swept
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.base.migrating import migrate
+from workhorse.store.fleet.steps import list_steps
+from workhorse.store.lifecycle.sweeping import Swept
 from workhorse.telemetry import Counters, Metric
 
 _THREAD = "workhorse-maintenance"

@@ -16,9 +16,9 @@ from workhorse.domain.measures import Measures, together
 from workhorse.domain.presence import Process, ProcessKind
 from workhorse.maintenance import STEPS, EmfWriter, Maintenance, measure_step
 from workhorse.maintenance.measuring import Emit, emf_lines
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.measuring import Measured, Span
-from workhorse.store.presence import beat
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.fleet.measuring import Measured, Span
+from workhorse.store.fleet.presence import beat
 from workhorse.telemetry import Counters
 
 AT = datetime(2026, 11, 30, 12, 0, 0, 123_456, tzinfo=UTC)
@@ -198,7 +198,7 @@ def test_failed_runs_are_told_again_only_where_they_were_not_counted(
 
 
 def listed(store: Store) -> list[tuple[str, str, str, int]]:
-    from workhorse.store.presence import list_processes
+    from workhorse.store.fleet.presence import list_processes
 
     return [
         (each.kind.value, each.id, each.state.value, each.every_ms)
@@ -238,7 +238,7 @@ def test_a_beat_that_fails_is_no_steps_failure(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr("workhorse.store.presence.beat", refuse)
+    monkeypatch.setattr("workhorse.store.fleet.presence.beat", refuse)
     put(store)
 
     done = maintaining(store, lambda found: None).run_once()

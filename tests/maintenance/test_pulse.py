@@ -13,7 +13,7 @@ from tests.support.eventually import eventually
 from workhorse.errors import StoreUnavailableError
 from workhorse.maintenance import Maintenance
 from workhorse.maintenance.pulse import SILENT_S, Pulse
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 from workhorse.telemetry import Counters
 
 

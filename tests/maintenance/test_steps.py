@@ -37,10 +37,10 @@ from workhorse.domain.hints import Hint, no_reach
 from workhorse.domain.retry import RetryPolicy
 from workhorse.maintenance import Maintenance
 from workhorse.maintenance.steps import MOST_TOP_UPS, STEPS
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.operating import cancel, pause_queue
-from workhorse.store.settling import settle
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.operators.operating import cancel, pause_queue
+from workhorse.store.producing.enqueueing import enqueue
 from workhorse.telemetry import Counters, Metric
 
 _AT_ONCE = RetryPolicy(first=timedelta(0))

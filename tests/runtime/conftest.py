@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime import program
 from tests.runtime.rig import Rig
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 
 @pytest.fixture

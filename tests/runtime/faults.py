@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from workhorse.errors import StoreUnavailableError
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 T = TypeVar("T")
 

@@ -313,7 +313,7 @@ def lets_the_thread_go(folder: str) -> int:
 @registry.task("dies at the next", executor="process")
 def dies_at_the_next() -> int:
     """Leaves a process that dies when it is handed its next run, before it calls a handler."""
-    from workhorse.runtime.processes import child as process
+    from workhorse.runtime.execution.processes import child as process
 
     process.Process._call = lambda self, work: os._exit(9)  # type: ignore[method-assign]
     return os.getpid()

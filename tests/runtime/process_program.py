@@ -8,9 +8,9 @@ import sys
 from lanes.polling import PollingLane
 from tests.runtime.process_handlers import registry
 from tests.support.saying import say
-from workhorse.runtime.options import Shutdown, WorkerOptions
-from workhorse.runtime.worker import Worker
-from workhorse.store.database import Store
+from workhorse.runtime.base.options import Shutdown, WorkerOptions
+from workhorse.runtime.process.worker import Worker
+from workhorse.store.base.database import Store
 
 
 def main(url: str, drain_ms: str, lease_ms: str = "30000") -> int:

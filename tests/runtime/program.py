@@ -19,9 +19,9 @@ from lanes.polling import PollingLane
 from tests.support.saying import say
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.registry import TaskRegistry
-from workhorse.runtime.options import Shutdown, WorkerOptions
-from workhorse.runtime.worker import Worker
-from workhorse.store.database import Store
+from workhorse.runtime.base.options import Shutdown, WorkerOptions
+from workhorse.runtime.process.worker import Worker
+from workhorse.store.base.database import Store
 
 registry = TaskRegistry()
 

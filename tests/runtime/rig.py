@@ -16,14 +16,14 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.runs import ClaimedRun, NewRun, RunState, RunView
 from workhorse.handlers.registry import TaskDecorator, TaskRegistry
 from workhorse.ports import Lane, Outgoing, Wakeup
-from workhorse.runtime.options import Shutdown, WorkerOptions
-from workhorse.runtime.pace import Pace
-from workhorse.runtime.worker import Worker
-from workhorse.store.claiming import claim
-from workhorse.store.database import Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.operating import cancel
-from workhorse.store.viewing import show
+from workhorse.runtime.base.options import Shutdown, WorkerOptions
+from workhorse.runtime.base.pace import Pace
+from workhorse.runtime.process.worker import Worker
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.operators.operating import cancel
+from workhorse.store.operators.viewing import show
+from workhorse.store.producing.enqueueing import enqueue
 from workhorse.telemetry import Counters, Metric
 
 LEASE_MS = 30_000

@@ -23,10 +23,10 @@ from workhorse.domain.outcomes import Retry
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.handlers.signals import StopReason
-from workhorse.runtime.activation import Activation
-from workhorse.runtime.engine import Engine
-from workhorse.store.settling import Entry, settle
-from workhorse.store.sweeping import recover
+from workhorse.runtime.activations.activation import Activation
+from workhorse.runtime.execution.engine import Engine
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.lifecycle.sweeping import recover
 from workhorse.telemetry import Metric
 
 # -- stops ---------------------------------------------------------------------------------------

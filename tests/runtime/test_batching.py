@@ -12,8 +12,8 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish
 from workhorse.domain.recording import ReadValue, Record
 from workhorse.domain.runs import Lease, RunState
-from workhorse.runtime.batching import Batch, gather
-from workhorse.runtime.requests import Item, ToProgress, ToRead, ToRecord, ToSettle
+from workhorse.runtime.activations.requests import Item, ToProgress, ToRead, ToRecord, ToSettle
+from workhorse.runtime.writing.batching import Batch, gather
 
 _names = itertools.count(1)
 

@@ -15,11 +15,11 @@ from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from workhorse.domain.runs import RunState
 from workhorse.errors import StoreUnavailableError
-from workhorse.runtime.calls import StoreCalls
-from workhorse.runtime.loops import Loop
-from workhorse.runtime.pace import SystemPace
-from workhorse.store.database import Store
-from workhorse.store.migrating import migrate
+from workhorse.runtime.base.calls import StoreCalls
+from workhorse.runtime.base.loops import Loop
+from workhorse.runtime.base.pace import SystemPace
+from workhorse.store.base.database import Store
+from workhorse.store.base.migrating import migrate
 from workhorse.telemetry import Counters, Metric
 
 

@@ -15,7 +15,7 @@ from tests.support.eventually import eventually
 from tests.support.processes import Processes
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
-from workhorse.store.sweeping import recover
+from workhorse.store.lifecycle.sweeping import recover
 from workhorse.telemetry import Metric
 
 LEASE_MS = 3_000

@@ -15,8 +15,8 @@ from tests.runtime.rig import Gate, Rig
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from workhorse.domain.runs import RunState
-from workhorse.store.database import Store, Tx
-from workhorse.store.migrating import migrate
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.base.migrating import migrate
 from workhorse.telemetry import Metric
 
 

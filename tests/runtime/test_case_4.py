@@ -17,8 +17,8 @@ from tests.support.eventually import eventually
 from tests.support.processes import Processes
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
-from workhorse.runtime import exits
-from workhorse.store.sweeping import recover
+from workhorse.runtime.base import exits
+from workhorse.store.lifecycle.sweeping import recover
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -200,8 +200,8 @@ def test_case_4_a_signal_may_come_at_any_moment(processes: Processes) -> None:
     """Also while the main thread holds a lock of what it waits with."""
     program = """
 import os, signal, threading
-from workhorse.runtime.options import Shutdown
-from workhorse.runtime.signals import Signals
+from workhorse.runtime.base.options import Shutdown
+from workhorse.runtime.process.signals import Signals
 
 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
 wait = threading.Condition.wait
@@ -227,8 +227,8 @@ def test_case_4_a_signal_that_interrupts_nothing_is_noticed_all_the_same(
     process = processes.python(
         "-c",
         "import signal, threading\n"
-        "from workhorse.runtime.options import Shutdown\n"
-        "from workhorse.runtime.signals import Signals\n"
+        "from workhorse.runtime.base.options import Shutdown\n"
+        "from workhorse.runtime.process.signals import Signals\n"
         "with Signals(Shutdown()) as signals:\n"
         "    def send():\n"
         "        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"

@@ -15,7 +15,7 @@ from tests.runtime.faults import Away, FaultyStore, Lost, Refused
 from tests.runtime.rig import Rig
 from tests.support.eventually import eventually
 from workhorse.domain.runs import RunState
-from workhorse.runtime.pace import SystemPace
+from workhorse.runtime.base.pace import SystemPace
 from workhorse.telemetry import Metric
 
 

@@ -16,9 +16,9 @@ from tests.support.eventually import eventually
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
 from workhorse.handlers.context import AsyncContext, Context
-from workhorse.runtime.crashing import Crashed
-from workhorse.store.database import ManualClock
-from workhorse.store.sweeping import recover
+from workhorse.runtime.base.crashing import Crashed
+from workhorse.store.base.database import ManualClock
+from workhorse.store.lifecycle.sweeping import recover
 from workhorse.telemetry import Metric
 
 DRAW = random.Random(1)

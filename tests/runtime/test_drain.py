@@ -13,8 +13,8 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, RunState
 from workhorse.errors import StoreUnavailableError, WorkhorseError
-from workhorse.runtime.pace import SystemPace
-from workhorse.store.database import Store
+from workhorse.runtime.base.pace import SystemPace
+from workhorse.store.base.database import Store
 from workhorse.telemetry import Metric
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workhorse.domain.sightings import Note
-from workhorse.runtime.echoes import Echoes
+from workhorse.runtime.claims.echoes import Echoes
 
 STALE: dict[str, int] = {Note.STALE: 10}
 

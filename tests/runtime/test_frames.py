@@ -25,7 +25,7 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Failure, NewRun, Reason
 from workhorse.handlers.places import Place
 from workhorse.handlers.signals import StopReason
-from workhorse.runtime.processes.frames import (
+from workhorse.runtime.execution.processes.frames import (
     Answered,
     Asked,
     Begin,

@@ -23,7 +23,7 @@ def told(program: str) -> list[str]:
 def test_what_was_there_is_left_alone_and_the_young_are_looked_at_less_often() -> None:
     said = told("""
         import gc
-        from workhorse.runtime.garbage import tend_garbage
+        from workhorse.runtime.base.garbage import tend_garbage
         before = gc.get_threshold()
         tend_garbage()
         after = gc.get_threshold()
@@ -35,7 +35,7 @@ def test_what_was_there_is_left_alone_and_the_young_are_looked_at_less_often() -
 def test_cycles_are_collected_still() -> None:
     said = told("""
         import gc, weakref
-        from workhorse.runtime.garbage import tend_garbage
+        from workhorse.runtime.base.garbage import tend_garbage
 
         class Node:
             pass
@@ -55,7 +55,7 @@ def test_cycles_are_collected_still() -> None:
 def test_a_process_that_has_a_setting_of_its_own_keeps_it(given: str) -> None:
     said = told(f"""
         import gc
-        from workhorse.runtime.garbage import tend_garbage
+        from workhorse.runtime.base.garbage import tend_garbage
         {given}
         before = gc.get_threshold(), gc.isenabled()
         tend_garbage()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workhorse.runtime.heads import Heads
-from workhorse.store.cursors import Cursor, Head
+from workhorse.runtime.claims.heads import Heads
+from workhorse.store.lifecycle.cursors import Cursor, Head
 
 VERY_HEAD = None
 A, B = (Head((Cursor(50, n, f"id-{n}"),)) for n in (1, 2))

@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
 from workhorse.errors import ConfigurationError
-from workhorse.runtime.worker import Worker
+from workhorse.runtime.process.worker import Worker
 
 
 def get(worker: Worker, path: str) -> tuple[int, str]:

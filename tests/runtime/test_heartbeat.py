@@ -20,9 +20,9 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.signals import StopReason
-from workhorse.store.database import ManualClock
-from workhorse.store.settling import Entry, settle
-from workhorse.store.sweeping import finish_cancelled, recover
+from workhorse.store.base.database import ManualClock
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.lifecycle.sweeping import finish_cancelled, recover
 from workhorse.telemetry import Metric
 
 DRAW = random.Random(1)

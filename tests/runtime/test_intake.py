@@ -21,10 +21,10 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, NewRun, RunState
 from workhorse.handlers.context import AsyncContext
 from workhorse.ports import Message
-from workhorse.runtime.pace import SystemPace
-from workhorse.store.database import ManualClock
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.operating import pause_queue
+from workhorse.runtime.base.pace import SystemPace
+from workhorse.store.base.database import ManualClock
+from workhorse.store.operators.operating import pause_queue
+from workhorse.store.producing.enqueueing import enqueue
 from workhorse.telemetry import Metric
 
 

@@ -12,7 +12,7 @@ from lanes.polling import PollingLane
 from tests.support.eventually import eventually
 from workhorse.domain.findings import Code, Finding, Severity
 from workhorse.ports import LaneError
-from workhorse.runtime.lane_watch import SAID_AGAIN_MS, LaneWatch
+from workhorse.runtime.claims.lane_watch import SAID_AGAIN_MS, LaneWatch
 
 
 class StandingPace:

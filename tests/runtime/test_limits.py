@@ -15,8 +15,8 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.signals import StopReason
-from workhorse.store.database import ManualClock
-from workhorse.store.sweeping import end_overdue
+from workhorse.store.base.database import ManualClock
+from workhorse.store.lifecycle.sweeping import end_overdue
 from workhorse.telemetry import Metric
 
 ONCE = RetryPolicy(max_attempts=1)

@@ -22,11 +22,11 @@ from workhorse.domain.presence import Process, ProcessKind
 from workhorse.domain.runs import RunState
 from workhorse.errors import StoreUnavailableError
 from workhorse.ports import Message, Wakeup
-from workhorse.runtime.invocations import Invocations
-from workhorse.runtime.pace import SystemPace
-from workhorse.runtime.worker import Worker
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.presence import beat, leave, list_processes
+from workhorse.runtime.base.pace import SystemPace
+from workhorse.runtime.functions.invocations import Invocations
+from workhorse.runtime.process.worker import Worker
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.fleet.presence import beat, leave, list_processes
 
 QUICKLY_MS = 20
 NEWER = Process(

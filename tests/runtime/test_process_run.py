@@ -23,9 +23,9 @@ from workhorse.errors import (
     WorkhorseError,
 )
 from workhorse.handlers.context import AsyncContext, Context
-from workhorse.store.claiming import claimed_under
-from workhorse.store.database import ManualClock
-from workhorse.store.sweeping import recover
+from workhorse.store.base.database import ManualClock
+from workhorse.store.lifecycle.claiming import claimed_under
+from workhorse.store.lifecycle.sweeping import recover
 from workhorse.telemetry import Metric
 
 ONCE = RetryPolicy(max_attempts=1)

@@ -23,14 +23,14 @@ from workhorse.domain.boundaries import BoundaryKind
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Reason, RunState, RunView
 from workhorse.errors import ConfigurationError
-from workhorse.runtime.worker import Worker
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.delivering import deliver
-from workhorse.store.freeing import free
-from workhorse.store.history import attempts_of
-from workhorse.store.inspecting import list_checkpoints
-from workhorse.store.sweeping import promote
-from workhorse.store.tokens import complete_token
+from workhorse.runtime.process.worker import Worker
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.durable.freeing import free
+from workhorse.store.durable.tokens import complete_token
+from workhorse.store.lifecycle.sweeping import promote
+from workhorse.store.operators.history import attempts_of
+from workhorse.store.operators.inspecting import list_checkpoints
 from workhorse.telemetry import Metric
 from workhorse.testing import Kit
 

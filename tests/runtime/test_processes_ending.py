@@ -19,12 +19,12 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Retry
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Failure, Reason, RunState
-from workhorse.runtime.activation import Activation
-from workhorse.runtime.engine import Engine
-from workhorse.runtime.worker import Worker
-from workhorse.store.database import Store
-from workhorse.store.inspecting import list_checkpoints
-from workhorse.store.settling import Entry, settle
+from workhorse.runtime.activations.activation import Activation
+from workhorse.runtime.execution.engine import Engine
+from workhorse.runtime.process.worker import Worker
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.operators.inspecting import list_checkpoints
 from workhorse.telemetry import Metric
 
 ONCE = RetryPolicy(max_attempts=1)

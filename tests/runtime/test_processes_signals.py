@@ -26,9 +26,9 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.retry import DEFAULT_RETRY
 from workhorse.domain.runs import RunState
 from workhorse.handlers.places import place_of
-from workhorse.runtime import exits
-from workhorse.runtime.processes.frames import Begin, Frames, Prepare, Ready, to_child
-from workhorse.store.database import Store
+from workhorse.runtime.base import exits
+from workhorse.runtime.execution.processes.frames import Begin, Frames, Prepare, Ready, to_child
+from workhorse.store.base.database import Store
 
 PROGRAM = "tests.runtime.process_program"
 
@@ -236,7 +236,7 @@ def test_case_12_a_process_that_holds_its_interpreter_keeps_its_lease(
 
 BOOT = """
 import sys
-from workhorse.runtime.processes import child, tether
+from workhorse.runtime.execution.processes import child, tether
 tether._die_with_parent = lambda: print("the kernel is not asked", flush=True)
 child.main({fd}, {worker})
 """

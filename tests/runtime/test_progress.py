@@ -16,11 +16,11 @@ from workhorse.domain.outcomes import Retry
 from workhorse.domain.recording import NewProgress
 from workhorse.domain.runs import Failure, Lease, Reason, RunState
 from workhorse.handlers.context import AsyncContext, Context
-from workhorse.runtime import batching
-from workhorse.runtime.pace import SystemPace
-from workhorse.runtime.progress import LatestProgress
-from workhorse.store.boundaries import write_progress
-from workhorse.store.settling import Entry, settle
+from workhorse.runtime.activations.progress import LatestProgress
+from workhorse.runtime.base.pace import SystemPace
+from workhorse.runtime.writing import batching
+from workhorse.store.durable.boundaries import write_progress
+from workhorse.store.lifecycle.settling import Entry, settle
 
 LEASE = Lease(new_run_id(), 1, 1)
 

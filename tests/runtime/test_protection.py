@@ -23,11 +23,11 @@ from workhorse.domain.runs import RunState
 from workhorse.errors import ConfigurationError
 from workhorse.handlers.context import Context
 from workhorse.handlers.registry import TaskRegistry
-from workhorse.runtime import protection
-from workhorse.runtime.activation import Activation
-from workhorse.runtime.ecs_agent import AgentError, EcsAgent
-from workhorse.runtime.holdings import Holdings
-from workhorse.runtime.protection import QUIET_MS, Protection, expiry
+from workhorse.runtime.activations.activation import Activation
+from workhorse.runtime.activations.holdings import Holdings
+from workhorse.runtime.execution import protection
+from workhorse.runtime.execution.ecs_agent import AgentError, EcsAgent
+from workhorse.runtime.execution.protection import QUIET_MS, Protection, expiry
 from workhorse.telemetry import Counters, Metric
 
 MINUTE_MS = 60_000

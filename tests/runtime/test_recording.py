@@ -26,11 +26,11 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import MAX_HAND_BACKS, Failure, Reason, RunState
 from workhorse.errors import LeaseLostError, StoreUnavailableError
 from workhorse.handlers.context import AsyncContext, Context
-from workhorse.runtime import batching
-from workhorse.runtime.batching import Batch
-from workhorse.store.boundaries import lock_leases, record
-from workhorse.store.histories import load
-from workhorse.store.settling import Entry, settle
+from workhorse.runtime.writing import batching
+from workhorse.runtime.writing.batching import Batch
+from workhorse.store.durable.boundaries import lock_leases, record
+from workhorse.store.durable.histories import load
+from workhorse.store.lifecycle.settling import Entry, settle
 from workhorse.telemetry import Metric
 
 ONCE = RetryPolicy(max_attempts=1)

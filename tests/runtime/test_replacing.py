@@ -10,9 +10,9 @@ from workhorse.domain.ids import new_run_id
 from workhorse.domain.sightings import Note, ShowAgain
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.ports import Message, Outgoing, SendReport, Wakeup
-from workhorse.runtime.receipts import Decision
-from workhorse.runtime.remaining import TimeLeft
-from workhorse.runtime.replacing import Replacements
+from workhorse.runtime.claims.receipts import Decision
+from workhorse.runtime.functions.remaining import TimeLeft
+from workhorse.runtime.functions.replacing import Replacements
 from workhorse.telemetry import Counters
 
 Answer = Callable[[Sequence[Outgoing]], SendReport]

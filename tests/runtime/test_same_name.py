@@ -18,8 +18,8 @@ from workhorse import waits
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState, RunView
 from workhorse.handlers.context import AsyncContext, Context
-from workhorse.store.database import ManualClock
-from workhorse.store.sweeping import promote
+from workhorse.store.base.database import ManualClock
+from workhorse.store.lifecycle.sweeping import promote
 
 AGAIN = RetryPolicy(max_attempts=5, first=timedelta(0))
 NONE = timedelta(0)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.support.eventually import eventually
-from workhorse.runtime.slots import Slots
+from workhorse.runtime.claims.slots import Slots
 
 
 def reserve(slots: Slots, queue: str, wanted: int, timeout: float | None = 0.0) -> int:

@@ -20,9 +20,9 @@ from workhorse.domain.runs import MAX_HAND_BACKS, Reason, RunState
 from workhorse.errors import ConfigurationError, SchemaMismatchError, WorkhorseError
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.signals import Stopped, StopReason
-from workhorse.runtime.options import Shutdown
-from workhorse.store.database import Store
-from workhorse.store.schema import VERSION
+from workhorse.runtime.base.options import Shutdown
+from workhorse.store.base.database import Store
+from workhorse.store.base.schema import VERSION
 from workhorse.telemetry import Metric
 
 

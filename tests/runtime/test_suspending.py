@@ -23,11 +23,11 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.signals import StopReason, Suspended
-from workhorse.store.database import ManualClock
-from workhorse.store.delivering import deliver
-from workhorse.store.inspecting import list_waits
-from workhorse.store.settling import Entry, settle
-from workhorse.store.sweeping import promote
+from workhorse.store.base.database import ManualClock
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.lifecycle.sweeping import promote
+from workhorse.store.operators.inspecting import list_waits
 from workhorse.telemetry import Metric
 
 ONCE = RetryPolicy(max_attempts=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workhorse.runtime.sweep import Sweep
-from workhorse.store.claiming import Claim
-from workhorse.store.cursors import Cursor, Head
+from workhorse.runtime.claims.sweep import Sweep
+from workhorse.store.lifecycle.claiming import Claim
+from workhorse.store.lifecycle.cursors import Cursor, Head
 
 HEAD = None
 A, B, C = (Cursor(50, n, f"id-{n}") for n in (1, 2, 3))

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from tests.support.eventually import eventually
-from workhorse.runtime.threads import Threads
+from workhorse.runtime.execution.threads import Threads
 
 
 def test_an_idle_thread_is_used_again() -> None:

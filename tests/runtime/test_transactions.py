@@ -33,9 +33,9 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Reason, RunState
 from workhorse.errors import ConfigurationError, LeaseLostError, TransactionTimeoutError
 from workhorse.handlers.signals import Stopped, StopReason, StopSwitch
-from workhorse.runtime.transactions import CONNECTIONS, Transactions
-from workhorse.store.database import Store
-from workhorse.store.sweeping import recover
+from workhorse.runtime.execution.transactions import CONNECTIONS, Transactions
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.sweeping import recover
 from workhorse.telemetry import Metric
 
 AT_ONCE = RetryPolicy(first=timedelta(0))
@@ -603,10 +603,10 @@ _WORKER = """
     from lanes.polling import PollingLane
     from workhorse.handlers.context import Context
     from workhorse.handlers.registry import TaskRegistry
-    from workhorse.runtime.options import WorkerOptions
-    from workhorse.runtime.worker import Worker
-    from workhorse.store import transacting
-    from workhorse.store.database import Store
+    from workhorse.runtime.base.options import WorkerOptions
+    from workhorse.runtime.process.worker import Worker
+    from workhorse.store.durable import transacting
+    from workhorse.store.base.database import Store
 
     url, where = sys.argv[1:]
 

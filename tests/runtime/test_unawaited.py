@@ -16,8 +16,8 @@ from workhorse.domain.boundaries import BoundaryKind
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState, RunView
 from workhorse.handlers.context import AsyncContext
-from workhorse.store.delivering import deliver
-from workhorse.store.history import attempts_of
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.operators.history import attempts_of
 
 AGAIN = RetryPolicy(max_attempts=5, first=timedelta(0))
 HOUR = timedelta(hours=1)

@@ -23,8 +23,8 @@ from workhorse.domain.outcomes import Succeeded
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
 from workhorse.errors import StoreUnavailableError
-from workhorse.runtime import verdicts
-from workhorse.store.settling import Entry, settle
+from workhorse.runtime.activations import verdicts
+from workhorse.store.lifecycle.settling import Entry, settle
 from workhorse.telemetry import Metric
 
 
@@ -228,7 +228,7 @@ def test_a_value_that_the_database_refuses_ends_its_run_and_no_other(
     bad = rig.enqueue("t", '"bad"')
     if rig.store.kind == "sqlite":
         refused = DataError("settle", {}, ValueError())
-        monkeypatch.setattr("workhorse.runtime.batching.settle", _refusing(refused))
+        monkeypatch.setattr("workhorse.runtime.writing.batching.settle", _refusing(refused))
 
     assert rig.worker().drain() == 4
 

@@ -17,15 +17,15 @@ from workhorse.domain.outcomes import Finish, HandBack, Retry, Settlement, Suspe
 from workhorse.domain.recording import Record, RecordAnswer
 from workhorse.domain.retry import DEFAULT_RETRY, RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Failure, Lease, NewRun, Reason, RunState, RunView
-from workhorse.store.boundaries import record
-from workhorse.store.claiming import Claim, claim
-from workhorse.store.cursors import Cursor, Head
-from workhorse.store.database import Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.histories import load
-from workhorse.store.settling import Entry, Settled, settle
-from workhorse.store.sweeping import Swept, promote, recover
-from workhorse.store.viewing import show
+from workhorse.store.base.database import Store
+from workhorse.store.durable.boundaries import record
+from workhorse.store.durable.histories import load
+from workhorse.store.lifecycle.claiming import Claim, claim
+from workhorse.store.lifecycle.cursors import Cursor, Head
+from workhorse.store.lifecycle.settling import Entry, Settled, settle
+from workhorse.store.lifecycle.sweeping import Swept, promote, recover
+from workhorse.store.operators.viewing import show
+from workhorse.store.producing.enqueueing import enqueue
 
 TASK = "orders.ship"
 QUEUE = "default"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.store.invariants import check_invariants
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.store.acting import rows
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 _NONE_OF = {
     "a run that is neither unfinished nor finished": """

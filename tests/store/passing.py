@@ -9,8 +9,8 @@ from workhorse.domain.boundaries import BoundaryKind, DeliveryState, NewBoundary
 from workhorse.domain.ids import RunId
 from workhorse.domain.recording import Record, Recorded
 from workhorse.domain.runs import ClaimedRun
-from workhorse.store.boundaries import record
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
+from workhorse.store.durable.boundaries import record
 
 
 def passed(

@@ -13,8 +13,8 @@ import pytest
 from psycopg import ClientCursor
 from sqlalchemy import event
 
-from workhorse.store.database import Store
-from workhorse.store.dialect import CLOCK
+from workhorse.store.base.database import Store
+from workhorse.store.base.dialect import CLOCK
 
 _EXPLAIN = "explain (analyze, buffers, format json)"
 

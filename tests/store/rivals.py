@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import Connection, text
 
 from tests.support.eventually import eventually
-from workhorse.store.database import Store, Tx
+from workhorse.store.base.database import Store, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")

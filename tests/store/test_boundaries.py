@@ -35,9 +35,9 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.recording import NewProgress, ReadValue, Record, Recorded
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun
-from workhorse.store.boundaries import read_values, record, write_progress
-from workhorse.store.claiming import claimed_under
-from workhorse.store.database import ManualClock, Store
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.durable.boundaries import read_values, record, write_progress
+from workhorse.store.lifecycle.claiming import claimed_under
 
 STORED, EXISTS, LOST = Recorded.STORED, Recorded.EXISTS, Recorded.LOST
 

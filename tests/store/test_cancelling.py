@@ -34,12 +34,12 @@ from workhorse.domain.outcomes import Settlement
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
 from workhorse.errors import RunNotFoundError
-from workhorse.store.claiming import claim
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.ending import Ending, end_runs
-from workhorse.store.operating import CancelResult, cancel
-from workhorse.store.settling import Settled, _give_back, settle
-from workhorse.store.sweeping import end_overdue, finish_cancelled
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.lifecycle.settling import Settled, _give_back, settle
+from workhorse.store.lifecycle.sweeping import end_overdue, finish_cancelled
+from workhorse.store.live.ending import Ending, end_runs
+from workhorse.store.operators.operating import CancelResult, cancel
 
 each_settlement = pytest.mark.parametrize(
     "settlement", EACH_SETTLEMENT.values(), ids=EACH_SETTLEMENT

@@ -21,9 +21,9 @@ from tests.store.acting import (
 from tests.store.rivals import Rival
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
-from workhorse.store.claiming import claim
-from workhorse.store.database import Store
-from workhorse.store.operating import pause_queue
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.operators.operating import pause_queue
 
 
 def test_two_claims_at_once_get_different_runs(store: Store) -> None:

@@ -32,10 +32,10 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Settlement
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
-from workhorse.store.claiming import claimed_under
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.operating import pause_queue, resume_queue
-from workhorse.store.sighting import sight
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.claiming import claimed_under
+from workhorse.store.lifecycle.sighting import sight
+from workhorse.store.operators.operating import pause_queue, resume_queue
 
 
 def test_named_runs_are_taken_in_one_batch_under_one_token(store: Store) -> None:

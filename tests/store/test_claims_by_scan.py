@@ -26,12 +26,12 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.instants import to_micros
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun
-from workhorse.store.claiming import Claim
-from workhorse.store.cursors import Cursor
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.operating import cancel
-from workhorse.store.picking import PAGE
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.claiming import Claim
+from workhorse.store.lifecycle.cursors import Cursor
+from workhorse.store.lifecycle.picking import PAGE
+from workhorse.store.operators.operating import cancel
+from workhorse.store.producing.enqueueing import enqueue
 
 
 def _sweep(store: Store, free: int, **how: object) -> list[Claim]:

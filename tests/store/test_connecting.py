@@ -14,8 +14,8 @@ from sqlalchemy.exc import IntegrityError
 from tests.store.acting import do, put, put_many, rows, take
 from workhorse.domain.ids import new_run_id
 from workhorse.errors import ConfigurationError
-from workhorse.store.connecting import parse_url
-from workhorse.store.database import Store, Tx, writes_once
+from workhorse.store.base.connecting import parse_url
+from workhorse.store.base.database import Store, Tx, writes_once
 
 
 @pytest.mark.parametrize(

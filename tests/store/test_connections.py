@@ -21,11 +21,11 @@ from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from workhorse.domain.runs import ClaimedRun
 from workhorse.errors import StoreUnavailableError
-from workhorse.store.connecting import abort_connection
-from workhorse.store.database import Store, Tx
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.migrating import migrate
-from workhorse.store.operating import cancel
+from workhorse.store.base.connecting import abort_connection
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.base.migrating import migrate
+from workhorse.store.operators.operating import cancel
+from workhorse.store.producing.enqueueing import enqueue
 
 
 def _sessions(store: Store) -> int:
@@ -97,8 +97,8 @@ def test_a_start_up_stampede_gets_through_a_server_that_is_full() -> None:
 def test_a_pool_that_is_used_up_is_waited_for_and_then_named(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workhorse.store.connecting._POOL_WAIT_S", 0.01)
-    monkeypatch.setattr("workhorse.store.database._FIRST_REST", 0.0)
+    monkeypatch.setattr("workhorse.store.base.connecting._POOL_WAIT_S", 0.01)
+    monkeypatch.setattr("workhorse.store.base.database._FIRST_REST", 0.0)
     store = Store.open(database_url, connections=1)
 
     def inside(tx: Tx) -> None:
@@ -339,7 +339,7 @@ def test_in_a_callers_transaction_his_own_bounds_stand(postgresql_store: Store) 
 _FORKED = """
     import os, sys, threading
     from tests.store.acting import put, seen, end, take
-    from workhorse.store.database import Store
+    from workhorse.store.base.database import Store
 
     store = Store.open(sys.argv[1], connections=2)
     first = put(store)

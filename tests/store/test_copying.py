@@ -21,9 +21,9 @@ from tests.store.passing import passed, received
 from workhorse.domain.boundaries import BoundaryKind, DeliveryState
 from workhorse.domain.ids import RunId
 from workhorse.errors import BoundaryNotFoundError
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.inspecting import list_waits, read_boundaries, read_deliveries
-from workhorse.store.operating import rerun
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.operators.inspecting import list_waits, read_boundaries, read_deliveries
+from workhorse.store.operators.operating import rerun
 
 ANY, CHILD, HUMAN, SIGNAL, TIMER, TOKEN = (
     BoundaryKind.ANY,

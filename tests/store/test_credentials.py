@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from tests.support.postgres import PostgresServer
 from workhorse.errors import ConfigurationError, StoreUnavailableError
-from workhorse.store.credentials import REREAD_S, Credentials, Login
-from workhorse.store.database import Store, Tx, _leave_to_the_parent
-from workhorse.store.notifying import bells_of
+from workhorse.store.base.credentials import REREAD_S, Credentials, Login
+from workhorse.store.base.database import Store, Tx, _leave_to_the_parent
+from workhorse.store.fleet.notifying import bells_of
 
 
 @dataclass

@@ -42,11 +42,11 @@ from workhorse.errors import (
     DeliveryLimitExceededError,
     RunNotFoundError,
 )
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.ending import Ending, end_runs
-from workhorse.store.operating import cancel
-from workhorse.store.settling import Entry, settle
-from workhorse.store.sweeping import promote
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.lifecycle.sweeping import promote
+from workhorse.store.live.ending import Ending, end_runs
+from workhorse.store.operators.operating import cancel
 
 DELIVERED, KEPT, DUPLICATE, ALREADY_SETTLED, RUN_FINISHED = (
     DeliveryResult.DELIVERED,

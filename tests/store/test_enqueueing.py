@@ -32,8 +32,8 @@ from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import RunId
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Enqueued, NewRun, RunState
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.producing.enqueueing import enqueue
 
 
 def _enqueue(store: Store, *runs: NewRun) -> list[Enqueued]:

@@ -57,14 +57,14 @@ from workhorse.domain.recording import Record
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import OnFailure, Reason, RunState
 from workhorse.errors import RunNotFoundError
-from workhorse.store.boundaries import record
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.freeing import arm, cancel_children, free, free_noted
-from workhorse.store.operating import cancel
-from workhorse.store.pages import PAGE
-from workhorse.store.settling import settle
-from workhorse.store.sweeping import end_overdue
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.base.pages import PAGE
+from workhorse.store.durable.boundaries import record
+from workhorse.store.durable.freeing import arm, cancel_children, free, free_noted
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.lifecycle.sweeping import end_overdue
+from workhorse.store.operators.operating import cancel
+from workhorse.store.producing.enqueueing import enqueue
 
 
 def _cancel(store: Store, run_id: RunId) -> None:

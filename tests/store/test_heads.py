@@ -24,9 +24,9 @@ from tests.store.acting import (
 )
 from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
-from workhorse.store.cursors import SLOW_COMMIT_US, Head
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.operating import pause_queue, resume_queue
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.cursors import SLOW_COMMIT_US, Head
+from workhorse.store.operators.operating import pause_queue, resume_queue
 
 
 def head_of(store: Store, free: int = 1, cursor: Head | None = None) -> Head:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.store.acting import FAIL, RETRY_NOW, a_claimed, end, take_one
 from workhorse.domain.ids import new_run_id
 from workhorse.domain.runs import Reason
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.history import Act, acts_on, attempts_of
-from workhorse.store.operating import cancel, pause_queue, resume_queue
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.operators.history import Act, acts_on, attempts_of
+from workhorse.store.operators.operating import cancel, pause_queue, resume_queue
 
 
 def test_failed_attempts_are_kept_in_order(store: Store, clock: ManualClock) -> None:

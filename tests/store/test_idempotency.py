@@ -26,10 +26,10 @@ from tests.store.rivals import Rival
 from workhorse.domain.outcomes import Settlement
 from workhorse.domain.runs import Enqueued, NewRun, RunState
 from workhorse.errors import IdempotencyConflictError
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.idempotency import reset_key
-from workhorse.store.operating import cancel
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.operators.operating import cancel
+from workhorse.store.producing.enqueueing import enqueue
+from workhorse.store.producing.idempotency import reset_key
 
 
 def _enqueue(store: Store, *runs: NewRun) -> list[Enqueued]:

@@ -13,9 +13,9 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.recording import Record
 from workhorse.domain.runs import RunState
 from workhorse.errors import BoundaryNotFoundError, RunNotFoundError
-from workhorse.store.boundaries import record
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.inspecting import (
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.durable.boundaries import record
+from workhorse.store.operators.inspecting import (
     WaitView,
     list_checkpoints,
     list_waits,
@@ -179,7 +179,7 @@ def test_waits_come_in_pages_that_end_within_a_run(store: Store) -> None:
 def test_a_history_is_read_whole_in_bounded_reads(
     store: Store, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr("workhorse.store.inspecting.READ_AT_ONCE", 2)
+    monkeypatch.setattr("workhorse.store.operators.inspecting.READ_AT_ONCE", 2)
     run = a_claimed(store)
     wake_at = clock.now + timedelta(days=1)
     passed(store, run, "z", value="1", fingerprint="f")
@@ -210,7 +210,7 @@ def test_waits_that_were_closed_together_are_all_read(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have one number among them."""
-    monkeypatch.setattr("workhorse.store.inspecting.READ_AT_ONCE", 2)
+    monkeypatch.setattr("workhorse.store.operators.inspecting.READ_AT_ONCE", 2)
     run = a_claimed(store)
     received(store, run.id, "first", value="1")
     closes = tuple((kind, f"{at}") for at in range(5) for kind in (SIGNAL, HUMAN))

@@ -24,12 +24,12 @@ from tests.store.acting import (
 )
 from workhorse.domain.measures import Measures
 from workhorse.domain.presence import Process, ProcessKind
-from workhorse.store import measuring
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.measuring import Measured, mark, measure
-from workhorse.store.operating import pause_queue
-from workhorse.store.presence import beat
-from workhorse.store.steps import take as take_step
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.fleet import measuring
+from workhorse.store.fleet.measuring import Measured, mark, measure
+from workhorse.store.fleet.presence import beat
+from workhorse.store.fleet.steps import take as take_step
+from workhorse.store.operators.operating import pause_queue
 
 STEP = "measure"
 WORKER = Process(

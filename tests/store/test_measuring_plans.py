@@ -11,10 +11,10 @@ from tests.store.planned import nodes_of, planned
 from tests.store.test_presence import A
 from tests.support.crowd import crowd
 from tests.support.databases import Databases
-from workhorse.store import measuring
-from workhorse.store.database import Store
-from workhorse.store.measuring import COUNTED, measure
-from workhorse.store.presence import beat_and_look, prune
+from workhorse.store.base.database import Store
+from workhorse.store.fleet import measuring
+from workhorse.store.fleet.measuring import COUNTED, measure
+from workhorse.store.fleet.presence import beat_and_look, prune
 
 COUNT = 100_000
 RUNNING = 500

@@ -19,11 +19,11 @@ from tests.store.acting import do, put, rows, seen
 from tests.store.invariants import check_invariants
 from workhorse.domain.ids import new_run_id
 from workhorse.errors import ConfigurationError, SchemaMismatchError, StoreUnavailableError
-from workhorse.store import migrating
-from workhorse.store.connecting import parse_url
-from workhorse.store.database import Store
-from workhorse.store.migrating import SchemaVersion, check_schema, migrate, schema_version
-from workhorse.store.schema import SERVES_FROM, VERSION, metadata
+from workhorse.store.base import migrating
+from workhorse.store.base.connecting import parse_url
+from workhorse.store.base.database import Store
+from workhorse.store.base.migrating import SchemaVersion, check_schema, migrate, schema_version
+from workhorse.store.base.schema import SERVES_FROM, VERSION, metadata
 
 NOW = SchemaVersion(VERSION, SERVES_FROM, "")
 
@@ -308,7 +308,7 @@ def test_a_migration_that_fails_leaves_nothing_half_done(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("workhorse.store.database.Tx.write", fail)
+        patch.setattr("workhorse.store.base.database.Tx.write", fail)
         with pytest.raises(ZeroDivisionError):
             migrate(empty)
 
@@ -343,7 +343,7 @@ def test_a_migration_rather_gives_up_than_stops_the_workers_behind_it(
     store = Store.open(empty_postgresql_url, connections=1)
     blocker = Store.open(empty_postgresql_url, connections=1)
     monkeypatch.setattr(migrating, "_LOCK_WAIT", "50ms")
-    monkeypatch.setattr("workhorse.store.database._FIRST_REST", 0.0)
+    monkeypatch.setattr("workhorse.store.base.database._FIRST_REST", 0.0)
     with blocker.engine.begin() as conn:
         conn.execute(text('create schema "workhorse"'))  # and has not committed
         with pytest.raises(StoreUnavailableError, match="SQLSTATE 55P03"):

@@ -17,10 +17,10 @@ from tests.support.postgres import PostgresServer
 from workhorse.domain.hints import no_reach
 from workhorse.domain.runs import NewRun
 from workhorse.errors import ConfigurationError, StoreUnavailableError
-from workhorse.store.connecting import parse_url
-from workhorse.store.database import Store
-from workhorse.store.notifying import PostgresLine, bells_of, enqueue_and_ring
-from workhorse.store.ringing import channel_of, ring
+from workhorse.store.base.connecting import parse_url
+from workhorse.store.base.database import Store
+from workhorse.store.fleet.notifying import PostgresLine, bells_of, enqueue_and_ring
+from workhorse.store.producing.ringing import channel_of, ring
 
 LONG = "q" * 60
 

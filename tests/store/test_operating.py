@@ -27,10 +27,10 @@ from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Enqueued
 from workhorse.errors import RunNotFinishedError, RunNotFoundError
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.operating import cancel, pause_queue, rerun, resume_queue
-from workhorse.store.viewing import list_queues
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.operators.operating import cancel, pause_queue, rerun, resume_queue
+from workhorse.store.operators.viewing import list_queues
+from workhorse.store.producing.enqueueing import enqueue
 
 
 def _rerun(store: Store, run_id: RunId, request_id: str = "r1") -> Enqueued:

@@ -14,18 +14,11 @@ from tests.store.acting import TASK, put
 from tests.store.planned import BOTH_WAYS, FILL, Plan, nodes_of, plan_of, sqlite_plan
 from tests.support.databases import Databases
 from workhorse.domain.ids import new_run_id
-from workhorse.store import (
-    claiming,
-    ending,
-    leasing,
-    picking,
-    settling,
-    sighting,
-    sweeping,
-    viewing,
-)
-from workhorse.store.cursors import probes_of
-from workhorse.store.database import Store, Tx
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.lifecycle import claiming, picking, settling, sighting, sweeping
+from workhorse.store.lifecycle.cursors import probes_of
+from workhorse.store.live import ending, leasing
+from workhorse.store.operators import viewing
 
 _IDS = json.dumps([new_run_id() for _ in range(100)])
 _LEASES = json.dumps([{"id": new_run_id(), "token": number} for number in range(1, 101)])

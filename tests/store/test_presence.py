@@ -9,8 +9,8 @@ import pytest
 
 from tests.store.acting import rows
 from workhorse.domain.presence import Process, ProcessKind, ProcessState, ProcessView
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.presence import (
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.fleet.presence import (
     Serving,
     beat,
     beat_and_look,

@@ -8,14 +8,14 @@ from pathlib import Path
 from tests.store.acting import put_many, rows
 from tests.store.invariants import check_invariants
 from tests.support.processes import Processes
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 _WORKER = """
     import sys
     from tests.store.acting import a_token, end, lease_of, put, take
-    from workhorse.store.database import Store
-    from workhorse.store.leasing import renew
-    from workhorse.store.sweeping import promote
+    from workhorse.store.base.database import Store
+    from workhorse.store.live.leasing import renew
+    from workhorse.store.lifecycle.sweeping import promote
 
     store = Store.open(sys.argv[1])
     print("begun", flush=True)

@@ -26,10 +26,10 @@ from tests.store.rivals import Rival
 from tests.support.eventually import eventually
 from workhorse.domain.outcomes import Settlement
 from workhorse.domain.runs import Lease
-from workhorse.store import leasing
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.leasing import Renewal, renew
-from workhorse.store.operating import cancel
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.live import leasing
+from workhorse.store.live.leasing import Renewal, renew
+from workhorse.store.operators.operating import cancel
 
 
 def _renewed(store: Store, *leases: Lease, lease_ms: int = LEASE_MS) -> list[Renewal]:

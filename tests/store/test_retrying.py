@@ -21,19 +21,19 @@ from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from workhorse.domain.ids import RunId
 from workhorse.errors import StoreUnavailableError, WorkhorseError
-from workhorse.store import database
-from workhorse.store.database import TRIES, Store, Tx
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.migrating import migrate
-from workhorse.store.operating import cancel
-from workhorse.store.schema import runs
+from workhorse.store.base import database
+from workhorse.store.base.database import TRIES, Store, Tx
+from workhorse.store.base.migrating import migrate
+from workhorse.store.base.schema import runs
+from workhorse.store.operators.operating import cancel
+from workhorse.store.producing.enqueueing import enqueue
 
 
 @pytest.fixture
 def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let the store rest no time between its tries; what it would have rested, in seconds."""
     taken: list[float] = []
-    monkeypatch.setattr("workhorse.store.database.time", SimpleNamespace(sleep=taken.append))
+    monkeypatch.setattr("workhorse.store.base.database.time", SimpleNamespace(sleep=taken.append))
     return taken
 
 

@@ -40,25 +40,31 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
 from workhorse.domain.recording import Record
 from workhorse.domain.runs import ClaimedRun
-from workhorse.store.boundaries import record
-from workhorse.store.claiming import claimed_under
-from workhorse.store.database import Store
-from workhorse.store.dialect import PostgresDialect
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.freeing import arm
-from workhorse.store.leasing import renew
-from workhorse.store.operating import cancel
-from workhorse.store.settling import settle
-from workhorse.store.sighting import sight
-from workhorse.store.statements import Statements
-from workhorse.store.sweeping import end_overdue, far_timers, finish_cancelled, promote, recover
-from workhorse.store.tokens import expire_tokens
-from workhorse.store.viewing import (
+from workhorse.store.base.database import Store
+from workhorse.store.base.dialect import PostgresDialect
+from workhorse.store.base.statements import Statements
+from workhorse.store.durable.boundaries import record
+from workhorse.store.durable.freeing import arm
+from workhorse.store.durable.tokens import expire_tokens
+from workhorse.store.lifecycle.claiming import claimed_under
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.lifecycle.sighting import sight
+from workhorse.store.lifecycle.sweeping import (
+    end_overdue,
+    far_timers,
+    finish_cancelled,
+    promote,
+    recover,
+)
+from workhorse.store.live.leasing import renew
+from workhorse.store.operators.operating import cancel
+from workhorse.store.operators.viewing import (
     list_runs,
     open_queues,
     ready_to_top_up,
     show,
 )
+from workhorse.store.producing.enqueueing import enqueue
 
 COUNT = 100_000
 RUNNING = 500

@@ -37,13 +37,13 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
-from workhorse.store.claiming import claim
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.operating import cancel
-from workhorse.store.settling import settle
-from workhorse.store.sighting import sight
-from workhorse.store.sweeping import end_overdue, promote
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.lifecycle.sighting import sight
+from workhorse.store.lifecycle.sweeping import end_overdue, promote
+from workhorse.store.operators.operating import cancel
+from workhorse.store.producing.enqueueing import enqueue
 
 
 def _line(store: Store, clock: ManualClock, count: int, session: str = "s") -> list[RunId]:

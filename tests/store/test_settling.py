@@ -41,8 +41,8 @@ from tests.support.eventually import eventually
 from workhorse.domain.hints import Hint, no_reach
 from workhorse.domain.outcomes import Finish, Retry, Settlement
 from workhorse.domain.runs import Failure, Lease, Reason, RunState
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.settling import Entry, settle, settled_before
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.settling import Entry, settle, settled_before
 
 _STATES = {
     "succeed": "succeeded",

@@ -48,10 +48,10 @@ from workhorse.domain.recording import (
 )
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Lease
-from workhorse.store.boundaries import record, write_progress
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.leasing import Renewal, renew
-from workhorse.store.settling import settle, settled_before
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.durable.boundaries import record, write_progress
+from workhorse.store.lifecycle.settling import settle, settled_before
+from workhorse.store.live.leasing import Renewal, renew
 
 each_settlement = pytest.mark.parametrize(
     "settlement", EACH_SETTLEMENT.values(), ids=EACH_SETTLEMENT.keys()

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from tests.store.rivals import Rival
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.steps import Step, list_steps, record, take
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.fleet.steps import Step, list_steps, record, take
 
 
 def _take(store: Store, name: str = "recover", *, force: bool = False) -> bool:

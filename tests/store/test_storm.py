@@ -38,14 +38,20 @@ from workhorse.domain.outcomes import Retry, Settlement
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Reason
 from workhorse.errors import RunNotFinishedError
-from workhorse.store.claiming import claim
-from workhorse.store.database import Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.leasing import renew
-from workhorse.store.operating import cancel, pause_queue, rerun, resume_queue
-from workhorse.store.settling import Entry, settle
-from workhorse.store.sighting import sight
-from workhorse.store.sweeping import end_overdue, far_timers, finish_cancelled, promote, recover
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.lifecycle.sighting import sight
+from workhorse.store.lifecycle.sweeping import (
+    end_overdue,
+    far_timers,
+    finish_cancelled,
+    promote,
+    recover,
+)
+from workhorse.store.live.leasing import renew
+from workhorse.store.operators.operating import cancel, pause_queue, rerun, resume_queue
+from workhorse.store.producing.enqueueing import enqueue
 
 _SECONDS = 4.0
 _LEASE_MS = 150

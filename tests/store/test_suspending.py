@@ -30,9 +30,9 @@ from tests.store.invariants import check_invariants
 from workhorse.domain.boundaries import BoundaryKind, NewBoundary, Wait
 from workhorse.domain.outcomes import Suspend
 from workhorse.domain.runs import RunState
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.operating import cancel
-from workhorse.store.settling import settle
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.operators.operating import cancel
 
 TIMER, SIGNAL, HUMAN = BoundaryKind.TIMER, BoundaryKind.SIGNAL, BoundaryKind.HUMAN
 

@@ -41,13 +41,10 @@ from tests.support.postgres import PostgresServer
 from workhorse.domain.hints import no_reach
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
-from workhorse.store.database import ManualClock, Store, Tx
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.leasing import Renewal, renew
-from workhorse.store.migrating import migrate
-from workhorse.store.operating import cancel
-from workhorse.store.settling import settle
-from workhorse.store.sweeping import (
+from workhorse.store.base.database import ManualClock, Store, Tx
+from workhorse.store.base.migrating import migrate
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.lifecycle.sweeping import (
     PAGE,
     Swept,
     end_overdue,
@@ -55,6 +52,9 @@ from workhorse.store.sweeping import (
     finish_cancelled,
     recover,
 )
+from workhorse.store.live.leasing import Renewal, renew
+from workhorse.store.operators.operating import cancel
+from workhorse.store.producing.enqueueing import enqueue
 
 _QUICK = RetryPolicy(first=timedelta(0))
 

@@ -31,11 +31,11 @@ from tests.store.acting import (
     take_one,
 )
 from workhorse.domain.retry import RetryPolicy
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.leasing import Renewal, renew
-from workhorse.store.sighting import sight
-from workhorse.store.sweeping import end_overdue, far_timers
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.sighting import sight
+from workhorse.store.lifecycle.sweeping import end_overdue, far_timers
+from workhorse.store.live.leasing import Renewal, renew
+from workhorse.store.producing.enqueueing import enqueue
 
 _ZONES = ["Asia/Kolkata", "America/New_York", "Pacific/Chatham", "UTC"]
 

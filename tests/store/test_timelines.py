@@ -12,9 +12,9 @@ from tests.store.passing import passed, received
 from workhorse.domain.boundaries import BoundaryKind, DeliveryState
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.errors import ConfigurationError, RunNotFoundError
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.operating import cancel
-from workhorse.store.timelines import TimelineEntry, timeline
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.operators.operating import cancel
+from workhorse.store.operators.timelines import TimelineEntry, timeline
 
 
 def _lived(store: Store, clock: ManualClock) -> RunId:

@@ -38,14 +38,14 @@ from workhorse.domain.boundaries import DeliveryResult
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
 from workhorse.errors import DeliveryConflictError, TokenNotFoundError
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.freeing import SMALL_PASS, free, freed_sources
-from workhorse.store.noting import note_freed
-from workhorse.store.operating import cancel
-from workhorse.store.pages import PAGE
-from workhorse.store.settling import settle
-from workhorse.store.sweeping import promote
-from workhorse.store.tokens import complete_token, create_token, expire_tokens
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.base.pages import PAGE
+from workhorse.store.durable.freeing import SMALL_PASS, free, freed_sources
+from workhorse.store.durable.tokens import complete_token, create_token, expire_tokens
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.lifecycle.sweeping import promote
+from workhorse.store.live.noting import note_freed
+from workhorse.store.operators.operating import cancel
 
 DELIVERED, DUPLICATE, ALREADY_SETTLED = (
     DeliveryResult.DELIVERED,

@@ -35,12 +35,12 @@ from workhorse.errors import (
     TransactionMisuseError,
     TransactionTimeoutError,
 )
-from workhorse.store import transacting
-from workhorse.store.boundaries import record as record_boundaries
-from workhorse.store.database import ManualClock, Store, Tx
-from workhorse.store.leasing import Renewal, renew
-from workhorse.store.transacting import transact
-from workhorse.store.wording import ending_in
+from workhorse.store.base.database import ManualClock, Store, Tx
+from workhorse.store.base.wording import ending_in
+from workhorse.store.durable import transacting
+from workhorse.store.durable.boundaries import record as record_boundaries
+from workhorse.store.durable.transacting import transact
+from workhorse.store.live.leasing import Renewal, renew
 
 Operation = Callable[[Connection], str]
 

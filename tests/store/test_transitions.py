@@ -37,10 +37,10 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.operating import CancelResult, cancel, rerun
-from workhorse.store.settling import settle
-from workhorse.store.sweeping import end_overdue
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.settling import settle
+from workhorse.store.lifecycle.sweeping import end_overdue
+from workhorse.store.operators.operating import CancelResult, cancel, rerun
 
 
 def _cancel(store: Store, run_id: RunId) -> CancelResult:

@@ -25,10 +25,9 @@ from tests.store.acting import (
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.runs import RunState
 from workhorse.errors import RunNotFoundError
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.operating import cancel, pause_queue
-from workhorse.store.viewing import (
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.operators.operating import cancel, pause_queue
+from workhorse.store.operators.viewing import (
     QueueView,
     counts,
     list_queues,
@@ -39,6 +38,7 @@ from workhorse.store.viewing import (
     show,
     unknown_tasks,
 )
+from workhorse.store.producing.enqueueing import enqueue
 
 
 def _one_of_each(store: Store) -> dict[str, RunId]:

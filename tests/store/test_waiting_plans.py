@@ -12,8 +12,10 @@ from tests.store.acting import put
 from tests.store.planned import BOTH_WAYS, FILL, Plan, nodes_of, plan_of, sqlite_plan
 from tests.support.databases import Databases
 from workhorse.domain.ids import new_run_id
-from workhorse.store import delivering, links, noting, putting, sweeping, tokens
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
+from workhorse.store.durable import delivering, links, putting, tokens
+from workhorse.store.lifecycle import sweeping
+from workhorse.store.live import noting
 
 _ID = new_run_id()
 _IDS = json.dumps([new_run_id() for _ in range(100)])

@@ -23,16 +23,16 @@ from workhorse.domain.outcomes import Retry, Settlement, Suspend
 from workhorse.domain.recording import NewChild, NewToken, Record
 from workhorse.domain.runs import ClaimedRun, OnFailure, Reason
 from workhorse.errors import RunNotFoundError
-from workhorse.store.boundaries import record
-from workhorse.store.claiming import claim
-from workhorse.store.database import Store
-from workhorse.store.delivering import deliver
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.freeing import arm, free, free_noted
-from workhorse.store.operating import cancel
-from workhorse.store.settling import Entry, settle
-from workhorse.store.sweeping import finish_cancelled, promote, recover
-from workhorse.store.tokens import complete_token, create_token, expire_tokens
+from workhorse.store.base.database import Store
+from workhorse.store.durable.boundaries import record
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.durable.freeing import arm, free, free_noted
+from workhorse.store.durable.tokens import complete_token, create_token, expire_tokens
+from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.lifecycle.sweeping import finish_cancelled, promote, recover
+from workhorse.store.operators.operating import cancel
+from workhorse.store.producing.enqueueing import enqueue
 
 _SECONDS = 3.0
 _RUNS = 150

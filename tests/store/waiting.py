@@ -22,13 +22,13 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Suspend
 from workhorse.domain.recording import NewChild, Record
 from workhorse.domain.runs import ClaimedRun, OnFailure, RunState
-from workhorse.store.boundaries import record
-from workhorse.store.database import Store, Tx
-from workhorse.store.delivering import deliver
-from workhorse.store.enqueueing import enqueue
-from workhorse.store.freeing import arm, free, free_noted
-from workhorse.store.pages import Swept
-from workhorse.store.tokens import complete_token, create_token
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.base.pages import Swept
+from workhorse.store.durable.boundaries import record
+from workhorse.store.durable.delivering import deliver
+from workhorse.store.durable.freeing import arm, free, free_noted
+from workhorse.store.durable.tokens import complete_token, create_token
+from workhorse.store.producing.enqueueing import enqueue
 
 SIGNAL, HUMAN, TOKEN, CHILD = (
     BoundaryKind.SIGNAL,

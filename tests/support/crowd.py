@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy import text
 
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
 
 QUEUE: Final = "default"
 TASK: Final = "orders.ship"

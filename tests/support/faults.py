@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workhorse.domain.ids import RunId
-from workhorse.store.database import Store, Tx
+from workhorse.store.base.database import Store, Tx
 
 _POSTGRESQL = """
 create function {schema}.refuse() returns trigger language plpgsql as

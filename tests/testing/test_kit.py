@@ -264,7 +264,7 @@ def test_a_step_of_maintenance_that_fails_is_no_rest(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("workhorse.store.sweeping.promote", broken)
+    monkeypatch.setattr("workhorse.store.lifecycle.sweeping.promote", broken)
 
     with pytest.raises(WorkhorseError, match=r"promote \(ZeroDivisionError\)"):
         kit.run_until_idle()

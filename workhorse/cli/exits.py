@@ -1,6 +1,6 @@
 """The exit codes of the command line; they are an interface.
 
-3 to 6 are a worker's own, see `workhorse.runtime.exits`.
+3 to 6 are a worker's own, see `workhorse.runtime.base.exits`.
 """
 
 from __future__ import annotations

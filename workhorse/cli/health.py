@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from workhorse.runtime.health import HealthServer, Report
+from workhorse.runtime.process.health import HealthServer, Report
 
 if TYPE_CHECKING:
     from workhorse.app import Workhorse

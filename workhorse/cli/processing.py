@@ -19,7 +19,7 @@ from workhorse.telemetry import get_logger
 
 if TYPE_CHECKING:
     from workhorse.maintenance import Pass
-    from workhorse.runtime.worker import Worker
+    from workhorse.runtime.process.worker import Worker
 
 _log = get_logger("maintenance")
 _worker_log = get_logger("worker")
@@ -38,7 +38,7 @@ def migrate(invocation: Invocation) -> int:
     app = invocation.open()
     with invocation.renderer.progress("migrating"):
         app.migrate()
-        from workhorse.store.migrating import check_schema
+        from workhorse.store.base.migrating import check_schema
 
         found = check_schema(app.store)
     invocation.renderer.document(
@@ -126,10 +126,10 @@ def maintain(
 
 def _drained(one: Worker, drain_seconds: float) -> tuple[int, int]:
     """Drain until nothing is left or a signal comes; return the exit code and how many ran."""
-    from workhorse.runtime import exits as ends
-    from workhorse.runtime.garbage import tend_garbage
-    from workhorse.runtime.options import Shutdown
-    from workhorse.runtime.signals import Signals
+    from workhorse.runtime.base import exits as ends
+    from workhorse.runtime.base.garbage import tend_garbage
+    from workhorse.runtime.base.options import Shutdown
+    from workhorse.runtime.process.signals import Signals
 
     drained: Future[int] = Future()
     with Signals(Shutdown(drain_ms=round(drain_seconds * 1000))) as signals:

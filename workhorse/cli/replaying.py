@@ -68,7 +68,7 @@ def _apart(app: Workhorse) -> Iterator[None]:
     """Keep what a handler does with its app away from the app's own store and lane."""
     from workhorse.app import Workhorse
     from workhorse.settings import overriding
-    from workhorse.store.throwaway import throwaway_database
+    from workhorse.store.base.throwaway import throwaway_database
 
     environment = app.settings.environment
     with throwaway_database(environment) as url, overriding(

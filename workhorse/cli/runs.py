@@ -64,7 +64,7 @@ def list_runs(
 def show(invocation: Invocation, run_id: RunIdArgument) -> int:
     """Show a run whole: payload, result, attempts, checkpoints, waits, operators' acts."""
     from workhorse.cli.views import RunParts, run_document, run_views
-    from workhorse.store import history
+    from workhorse.store.operators import history
 
     app = invocation.open()
     run = app.admin.show(run_id)

@@ -12,9 +12,9 @@ from workhorse.cli.texts import shown
 
 if TYPE_CHECKING:
     from workhorse.domain.runs import RunView
-    from workhorse.store.history import Act, Attempt
-    from workhorse.store.inspecting import CheckpointView, WaitView
-    from workhorse.store.timelines import TimelineEntry
+    from workhorse.store.operators.history import Act, Attempt
+    from workhorse.store.operators.inspecting import CheckpointView, WaitView
+    from workhorse.store.operators.timelines import TimelineEntry
 
 LIST_COLUMNS: Final = ("id", "task", "queue", "state", "attempt", "created", "finished")
 _VALUES: Final = ("payload", "result", "progress", "error_message", "error_traceback")

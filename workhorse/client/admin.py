@@ -23,10 +23,11 @@ from workhorse.domain.runs import RunState, RunView
 from workhorse.domain.showing import member, shown
 from workhorse.errors import ConfigurationError
 from workhorse.ports import Lane
-from workhorse.store import measuring, operating, presence, viewing
-from workhorse.store.database import Store
-from workhorse.store.idempotency import reset_key
-from workhorse.store.viewing import QueueView
+from workhorse.store.base.database import Store
+from workhorse.store.fleet import measuring, presence
+from workhorse.store.operators import operating, viewing
+from workhorse.store.operators.viewing import QueueView
+from workhorse.store.producing.idempotency import reset_key
 
 if TYPE_CHECKING:
     from workhorse.handlers.tasks import Task

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.errors import WorkhorseError
-from workhorse.store.database import Store
-from workhorse.store.freeing import arm
+from workhorse.store.base.database import Store
+from workhorse.store.durable.freeing import arm
 from workhorse.telemetry import get_logger
 
 _log = get_logger("client")

@@ -24,8 +24,8 @@ from workhorse.domain.runs import RunState
 from workhorse.domain.sightings import Sighting
 from workhorse.errors import ConfigurationError
 from workhorse.ports import DeadLetters, Lane, LaneError, Message, Unreadable, dead_letters_of
-from workhorse.store.database import Store
-from workhorse.store.sighting import sight
+from workhorse.store.base.database import Store
+from workhorse.store.lifecycle.sighting import sight
 
 _BATCH: Final = 10
 SECONDS: Final = 300.0

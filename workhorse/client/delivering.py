@@ -27,11 +27,11 @@ from workhorse.domain.names import check_boundary, check_key
 from workhorse.domain.references import check_reference, new_reference
 from workhorse.domain.values import MAX_DELIVERY_BYTES, encode
 from workhorse.handlers.producing import check_limit
-from workhorse.store import tokens
-from workhorse.store.database import Store, Tx
-from workhorse.store.delivering import deliver, was_delivered
-from workhorse.store.freeing import SMALL_PASS
-from workhorse.store.operating import note
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.durable import tokens
+from workhorse.store.durable.delivering import deliver, was_delivered
+from workhorse.store.durable.freeing import SMALL_PASS
+from workhorse.store.operators.operating import note
 from workhorse.telemetry import get_logger
 
 DECIDE: Final = "decide"

@@ -8,9 +8,9 @@ from typing import Final
 
 from workhorse.domain.findings import Code, Finding, Severity
 from workhorse.domain.presence import ProcessKind, ProcessState, ProcessView
-from workhorse.store.examining import Runnable
-from workhorse.store.steps import Step
-from workhorse.store.viewing import QueueView
+from workhorse.store.fleet.examining import Runnable
+from workhorse.store.fleet.steps import Step
+from workhorse.store.operators.viewing import QueueView
 
 LATE_AFTER: Final = timedelta(minutes=2)
 """Maintenance may run once a minute, as a scheduled task; a step twice as late is reported."""

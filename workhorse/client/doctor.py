@@ -20,13 +20,14 @@ from workhorse.errors import (
 )
 from workhorse.handlers.registry import TaskRegistry
 from workhorse.ports import Lane
-from workhorse.store import examining, viewing
-from workhorse.store.database import Store
-from workhorse.store.examining import Runnable
-from workhorse.store.migrating import check_schema, schema_version
-from workhorse.store.presence import list_processes
-from workhorse.store.schema import VERSION
-from workhorse.store.steps import list_steps
+from workhorse.store.base.database import Store
+from workhorse.store.base.migrating import check_schema, schema_version
+from workhorse.store.base.schema import VERSION
+from workhorse.store.fleet import examining
+from workhorse.store.fleet.examining import Runnable
+from workhorse.store.fleet.presence import list_processes
+from workhorse.store.fleet.steps import list_steps
+from workhorse.store.operators import viewing
 
 _MOST_WANTED: Final = 100
 """Wakeups that a queue needs at most: who gets one scans for more."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import ClaimedRun
-from workhorse.store.claiming import claim, claimed_under, turn_was_taken
-from workhorse.store.database import Store, Tx
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.lifecycle.claiming import claim, claimed_under, turn_was_taken
 
 
 class RunNow:

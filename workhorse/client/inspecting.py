@@ -15,11 +15,11 @@ from workhorse.domain.ids import RunId, parse_run_id
 from workhorse.domain.names import check_boundary, check_queue
 from workhorse.domain.showing import member, shown
 from workhorse.errors import ConfigurationError
-from workhorse.store import inspecting, timelines
-from workhorse.store.database import Store, Tx
-from workhorse.store.inspecting import CheckpointView, WaitView
-from workhorse.store.timelines import TimelineEntry
-from workhorse.store.viewing import show
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.operators import inspecting, timelines
+from workhorse.store.operators.inspecting import CheckpointView, WaitView
+from workhorse.store.operators.timelines import TimelineEntry
+from workhorse.store.operators.viewing import show
 
 
 class InspectionCalls:

@@ -1,6 +1,6 @@
 """Enqueue in a caller's own transaction: the run exists when that commits, and is woken then.
 
-What SQLAlchemy says about that transaction is `store.callers`' to know; here is what is stored, and
+What SQLAlchemy says about that transaction is `store.base.callers`' to know; here is what is stored, and
 where the wakeups go. Only enqueue joins a transaction, and nothing in it is tried again.
 
 Source: docs/design.md, section 4.
@@ -21,10 +21,10 @@ from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.ports import Lane, announce_of
-from workhorse.store import callers, pending
-from workhorse.store.database import Store
-from workhorse.store.notifying import enqueue_and_ring
-from workhorse.store.pending import Place
+from workhorse.store.base import callers, pending
+from workhorse.store.base.database import Store
+from workhorse.store.base.pending import Place
+from workhorse.store.fleet.notifying import enqueue_and_ring
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

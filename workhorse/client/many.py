@@ -30,11 +30,11 @@ from workhorse.domain.runs import FINISHED, RunState
 from workhorse.domain.showing import member, shown
 from workhorse.errors import ConfigurationError
 from workhorse.ports import Lane
-from workhorse.store import many
-from workhorse.store.choosing import START, RunFilter, begin_request, choose
-from workhorse.store.database import Store
-from workhorse.store.many import PageDone
-from workhorse.store.operating import ALL
+from workhorse.store.base.database import Store
+from workhorse.store.operators import many
+from workhorse.store.operators.choosing import START, RunFilter, begin_request, choose
+from workhorse.store.operators.many import PageDone
+from workhorse.store.operators.operating import ALL
 
 CANCELLED_AT_ONCE: Final = 100
 RERUN_AT_ONCE: Final = 20

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from workhorse.domain.hints import Hint
 from workhorse.errors import WorkhorseError
-from workhorse.store.database import Store
-from workhorse.store.freeing import free_all
-from workhorse.store.pages import PAGE
+from workhorse.store.base.database import Store
+from workhorse.store.base.pages import PAGE
+from workhorse.store.durable.freeing import free_all
 from workhorse.telemetry import get_logger
 
 _log = get_logger("client")

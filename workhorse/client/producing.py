@@ -25,10 +25,10 @@ from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.handlers.producing import Request
 from workhorse.ports import Announce, Lane, announce_of
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.inserting_plain import stands_alone
-from workhorse.store.notifying import enqueue_alone_and_ring, enqueue_and_ring
-from workhorse.store.ringing import is_full
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.fleet.notifying import enqueue_alone_and_ring, enqueue_and_ring
+from workhorse.store.producing.inserting_plain import stands_alone
+from workhorse.store.producing.ringing import is_full
 from workhorse.telemetry import get_logger
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from workhorse.client.discovery import open_lane, open_secrets
 from workhorse.errors import StoreUnavailableError
 from workhorse.ports import Bells, Lane, LaneContext
 from workhorse.settings import Settings
-from workhorse.store.credentials import Credentials
-from workhorse.store.database import ManualClock, Store
-from workhorse.store.migrating import check_schema
-from workhorse.store.notifying import bells_of
+from workhorse.store.base.credentials import Credentials
+from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.base.migrating import check_schema
+from workhorse.store.fleet.notifying import bells_of
 from workhorse.telemetry import Counters
 
 CONNECTIONS: Final = 3

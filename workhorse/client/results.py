@@ -28,9 +28,9 @@ from workhorse.errors import (
     RunNotFoundError,
 )
 from workhorse.handlers.registry import TaskRegistry
-from workhorse.store import operating, viewing
-from workhorse.store.database import Store, Tx
-from workhorse.store.sighting import sight
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.lifecycle.sighting import sight
+from workhorse.store.operators import operating, viewing
 
 R = TypeVar("R")
 

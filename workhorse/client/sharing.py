@@ -25,7 +25,7 @@ from workhorse.client.publishing import Publisher
 from workhorse.domain.hints import Hint
 from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.errors import ConfigurationError, SchemaMismatchError, StoreUnavailableError
-from workhorse.store.idempotency import KeysHeldError
+from workhorse.store.producing.idempotency import KeysHeldError
 
 MOST_RUNS: Final = 1_000
 MOST_CHARS: Final = 8 * 1024 * 1024

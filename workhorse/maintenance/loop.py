@@ -30,9 +30,9 @@ from workhorse.errors import (
 from workhorse.maintenance.pulse import Health, Pulse
 from workhorse.maintenance.steps import STEPS, Parts, Publish, Step
 from workhorse.ports import Lane
-from workhorse.store import presence
-from workhorse.store import steps as rows
-from workhorse.store.database import Store
+from workhorse.store.base.database import Store
+from workhorse.store.fleet import presence
+from workhorse.store.fleet import steps as rows
 from workhorse.telemetry import Counters, Metric, get_logger, own_version
 
 _log = get_logger("maintenance")

@@ -15,9 +15,9 @@ from typing import Any, Final, TextIO
 
 from workhorse.domain.measures import Measures
 from workhorse.maintenance.steps import Parts, Step
-from workhorse.store import measuring
-from workhorse.store.measuring import Measured
-from workhorse.store.pages import Swept
+from workhorse.store.base.pages import Swept
+from workhorse.store.fleet import measuring
+from workhorse.store.fleet.measuring import Measured
 
 INTERVAL_MS: Final = 60_000
 

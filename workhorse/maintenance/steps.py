@@ -14,9 +14,12 @@ from typing import Any, Final
 
 from workhorse.domain.hints import Hint
 from workhorse.ports import Lane, LaneError
-from workhorse.store import freeing, presence, sweeping, tokens, viewing
-from workhorse.store.database import Store
-from workhorse.store.pages import Swept
+from workhorse.store.base.database import Store
+from workhorse.store.base.pages import Swept
+from workhorse.store.durable import freeing, tokens
+from workhorse.store.fleet import presence
+from workhorse.store.lifecycle import sweeping
+from workhorse.store.operators import viewing
 from workhorse.telemetry import Counters, Metric, get_logger
 
 _log = get_logger("maintenance")

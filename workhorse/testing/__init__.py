@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workhorse.client.replay_check import ReplayCheck as ReplayCheck
     from workhorse.client.replay_check import check_replay as check_replay
     from workhorse.errors import ReplayDivergenceError as ReplayDivergenceError
-    from workhorse.store.clock import ManualClock as ManualClock
+    from workhorse.store.base.clock import ManualClock as ManualClock
     from workhorse.testing.captured import SentWakeup as SentWakeup
     from workhorse.testing.crashes import Crash as Crash
     from workhorse.testing.crashes import CrashMissedError as CrashMissedError
@@ -26,7 +26,7 @@ _HOMES = {
     "CrashMissedError": "workhorse.testing.crashes",
     "Kit": "workhorse.testing.kit",
     "LaneSuite": "workhorse.testing.lane_suite",
-    "ManualClock": "workhorse.store.clock",
+    "ManualClock": "workhorse.store.base.clock",
     "NotAtRestError": "workhorse.testing.kit",
     "ReplayCheck": "workhorse.client.replay_check",
     "ReplayDivergenceError": "workhorse.errors",

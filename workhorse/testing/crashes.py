@@ -10,7 +10,7 @@ from workhorse.errors import WorkhorseError
 
 if TYPE_CHECKING:
     from workhorse.domain.ids import RunId
-    from workhorse.runtime.activation import Activation
+    from workhorse.runtime.activations.activation import Activation
 
 
 class CrashMissedError(WorkhorseError, AssertionError):

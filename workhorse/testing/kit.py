@@ -20,9 +20,9 @@ from workhorse.domain.instants import check_duration
 from workhorse.domain.runs import RunState, RunView
 from workhorse.errors import ConfigurationError, WorkhorseError
 from workhorse.maintenance import Maintenance, Pass
-from workhorse.runtime.options import Shutdown, WorkerOptions
-from workhorse.store.database import ManualClock
-from workhorse.store.throwaway import throwaway_database
+from workhorse.runtime.base.options import Shutdown, WorkerOptions
+from workhorse.store.base.database import ManualClock
+from workhorse.store.base.throwaway import throwaway_database
 from workhorse.testing.captured import CapturingLane, SentWakeup
 from workhorse.testing.crashes import Crash, Crashes
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workhorse.domain.ids import RunId
     from workhorse.domain.runs import ClaimedRun
     from workhorse.handlers.producing import RunHandle
-    from workhorse.runtime.worker import Worker
+    from workhorse.runtime.process.worker import Worker
 
 R = TypeVar("R")
 

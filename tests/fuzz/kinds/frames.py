@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from tests.fuzz.evil import json_values, just, or_json, texts
 from tests.fuzz.kind import Kind
 from tests.fuzz.source import Source
-from workhorse.runtime.processes import frames
+from workhorse.runtime.execution.processes import frames
 
 Side = Literal["to_child", "from_child"]
 

@@ -13,7 +13,7 @@ from typing import Final
 from tests.fuzz.evil import TEXTS, texts
 from tests.fuzz.kind import Check, Kind
 from tests.fuzz.source import Source
-from workhorse.runtime.health import HealthServer, Report
+from workhorse.runtime.process.health import HealthServer, Report
 from workhorse.telemetry import Counters
 
 _PATIENCE_S: Final = 10.0

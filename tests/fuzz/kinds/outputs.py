@@ -18,7 +18,7 @@ from workhorse.cli.logs import JsonFormatter, TextFormatter
 from workhorse.cli.texts import plain, shown, visible
 from workhorse.domain.measures import Measures
 from workhorse.maintenance import EmfWriter
-from workhorse.store.measuring import Measured
+from workhorse.store.fleet.measuring import Measured
 
 
 def _measured(given: tuple[str, str, str, int]) -> bool:

@@ -14,7 +14,7 @@ from tests.fuzz.kind import Check, Kind
 from tests.fuzz.source import Draw, Source
 from workhorse.app import SettingsArguments, Workhorse
 from workhorse.settings import Settings, load_settings
-from workhorse.store.connecting import parse_url
+from workhorse.store.base.connecting import parse_url
 
 ARGUMENTS: Final = tuple(SettingsArguments.__annotations__)
 VARIABLES: Final = (

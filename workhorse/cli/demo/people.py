@@ -14,7 +14,7 @@ from typing import Final
 
 from workhorse.cli.demo.shop import app
 from workhorse.domain.boundaries import BoundaryKind
-from workhorse.store.inspecting import WaitView
+from workhorse.store.operators.inspecting import WaitView
 
 _LOOK_S: Final = 0.25
 _ON_THE_WAY: Final = timedelta(seconds=1)

@@ -10,10 +10,10 @@ from workhorse.cli.demo import shelf
 from workhorse.cli.demo.ledger import EFFECT, END, ERROR, PAUSE, START, Line
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import Reason, RunState, RunView
-from workhorse.store import history, inspecting, viewing
-from workhorse.store.database import Tx
-from workhorse.store.history import Attempt
-from workhorse.store.inspecting import CheckpointView
+from workhorse.store.base.database import Tx
+from workhorse.store.operators import history, inspecting, viewing
+from workhorse.store.operators.history import Attempt
+from workhorse.store.operators.inspecting import CheckpointView
 
 _PAGE = 500
 

@@ -17,7 +17,7 @@ from workhorse.settings import child_environment
 
 if TYPE_CHECKING:
     from workhorse.cli.rendering import Renderer
-    from workhorse.store.timelines import TimelineEntry
+    from workhorse.store.operators.timelines import TimelineEntry
 
 LANES: Final = ("sqs", "polling")
 

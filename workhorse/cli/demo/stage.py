@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from workhorse.cli.demo.fleet import Fleet, Member
     from workhorse.cli.rendering import Renderer
     from workhorse.domain.runs import RunState
-    from workhorse.store.database import Store
+    from workhorse.store.base.database import Store
 
 _DRAW_S: Final = 0.2
 _COUNTS_S: Final = 2.0
@@ -84,7 +84,7 @@ class Stage:
         if self._store is None or self.elapsed_s - self._drawn < _DRAW_S:
             return
         self._drawn = self.elapsed_s
-        from workhorse.store import viewing
+        from workhorse.store.operators import viewing
 
         counts = self._store.run(viewing.counts)
         if self._renderer.is_live:

@@ -15,10 +15,10 @@ from workhorse.cli.demo.stage import Stage
 from workhorse.cli.demo.victims import Victims
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
-from workhorse.store import timelines, viewing
-from workhorse.store.database import Store, Tx
-from workhorse.store.migrating import migrate
-from workhorse.store.timelines import TimelineEntry
+from workhorse.store.base.database import Store, Tx
+from workhorse.store.base.migrating import migrate
+from workhorse.store.operators import timelines, viewing
+from workhorse.store.operators.timelines import TimelineEntry
 
 ORDERS: Final = 24
 QUEUES: Final = ("parcels", "counter")  # the shop's; importing the shop would make an app here

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from workhorse.cli.demo import ledger
 from workhorse.domain.runs import RunState
-from workhorse.store import viewing
+from workhorse.store.operators import viewing
 
 if TYPE_CHECKING:
     from workhorse.cli.demo.fleet import Member
     from workhorse.cli.demo.stage import Stage
     from workhorse.domain.ids import RunId
-    from workhorse.store.database import Store
+    from workhorse.store.base.database import Store
 
 _LEAST: Final = 2
 _FROZEN_S: Final = 0.5

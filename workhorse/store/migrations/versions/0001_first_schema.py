@@ -1,6 +1,6 @@
 """The first schema: runs, their live rows and outcomes, keys, queues, audit, steps.
 
-Frozen: what `store/schema.py` says later is added by later migrations.
+Frozen: what `store/base/schema.py` says later is added by later migrations.
 """
 
 import sqlalchemy as sa

@@ -1,0 +1,1 @@
+"""From wakeups and scans to claimed runs: intakes, slots, receipts."""

@@ -1,0 +1,1 @@
+"""Handlers are called, watched over and kept alive: executors, heartbeat, monitor."""

@@ -1,0 +1,1 @@
+"""A worker that lives in the invocations of a function."""

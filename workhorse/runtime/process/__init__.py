@@ -1,0 +1,1 @@
+"""A worker as a process: its parts, start, health, signals and end."""

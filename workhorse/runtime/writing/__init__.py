@@ -1,0 +1,1 @@
+"""What is written for activations: group commit, answers, refusals, the wakeups that follow."""

@@ -1,0 +1,1 @@
+"""What outlives an activation: boundaries, deliveries, waits, tokens, and links between runs."""

@@ -1,0 +1,1 @@
+"""Runs come into the store: one or many, by key, after others, with their bells."""

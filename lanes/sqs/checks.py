@@ -106,7 +106,7 @@ def redrive_of(attributes: Mapping[str, str]) -> Redrive | None:
         policy = json.loads(attributes.get("RedrivePolicy") or "{}")
         target = policy.get("deadLetterTargetArn")
         receives = int(policy.get("maxReceiveCount", 0))
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError("no redrive policy") from error
     return Redrive(parse_address(str(target)), receives) if target else None
 
@@ -222,5 +222,5 @@ async def _dead_letters(calls: Calls, queue: str, attributes: Mapping[str, str])
 def _number(attributes: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(attributes.get(name, default))
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):  # an emulator's; SQS writes digits
         return default

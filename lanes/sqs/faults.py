@@ -33,6 +33,10 @@ _UNREACHED: Final = (
     "ConnectionClosedError",
     "TimeoutError",
 )
+_OF_READING: Final = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError
+)  # fmt: skip
+"""Python's own; the SDK's errors that derive from them are something else."""
 
 
 class LaneClosedError(Exception):
@@ -101,4 +105,6 @@ def describe(error: BaseException) -> str:
         return f"SQS answered {operation} with {code}" + (f" (HTTP {status})" if status else "")
     if isinstance(error, LaneClosedError):
         return "the lane is closed"
+    if type(error) in _OF_READING:
+        return f"the answer of SQS cannot be read ({type(error).__name__})"
     return f"SQS was not reached ({type(error).__name__})"

@@ -152,7 +152,10 @@ class SqsLane:
 
     def backlog(self, queue: str) -> int | None:
         """Return ApproximateNumberOfMessages: those visible, not those in flight or delayed."""
-        return self._look(self._backlog, queue, self._sync)
+        try:
+            return self._look(self._backlog, queue, self._sync)
+        except TimeoutError:
+            raise SqsError(unanswered(queue, self._timing.look_s)) from None
 
     def check(self, queue: str) -> Sequence[Finding]:
         """Return what is wrong with a queue's settings, and what its dead-letter queue holds."""
@@ -227,12 +230,12 @@ class SqsLane:
             calls = self._sync.calls
             url = await self._addresses.url(calls, queue)
             found = await calls.attributes(url, "ApproximateNumberOfMessages")
+            return int(found["ApproximateNumberOfMessages"])
         except Exception as error:  # noqa: BLE001  (whatever the SDK raises)
             if queue_is_gone(error):
                 self._addresses.forget(queue)
             finding = explain(error, queue, self._addresses.of(queue), self._sync.calls.region)
             raise SqsError(finding) from None
-        return int(found["ApproximateNumberOfMessages"])
 
     async def _check(self, queue: str) -> list[Finding]:
         calls = self._sync.calls

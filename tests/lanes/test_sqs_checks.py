@@ -253,6 +253,8 @@ def test_dead_lettered_wakeups_are_counted_and_called_harmless(
     [
         ("not json", Code.UNREADABLE_REDRIVE_POLICY),
         ("[]", Code.UNREADABLE_REDRIVE_POLICY),
+        ("[" * 200_000, Code.UNREADABLE_REDRIVE_POLICY),
+        ('{"maxReceiveCount": 1e999}', Code.UNREADABLE_REDRIVE_POLICY),
         (
             json.dumps(
                 {
@@ -267,6 +269,7 @@ def test_dead_lettered_wakeups_are_counted_and_called_harmless(
             Code.DEAD_LETTERS_UNSEEN,
         ),
     ],
+    ids=["no json", "a list", "nested", "infinite", "to nowhere", "to no arn"],
 )
 def test_a_policy_that_leads_nowhere_is_said(
     lane: SqsLane, proxy: SqsProxy, queue: str, policy: str, code: Code
@@ -381,6 +384,38 @@ def test_a_backlog_that_cannot_be_read_raises(lane: SqsLane) -> None:
     with pytest.raises(LaneError, match="has no queue") as raised:
         lane.backlog("q")
     assert raised.value.finding.code is Code.QUEUE_MISSING
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"ApproximateNumberOfMessages": "many"}, {"ApproximateNumberOfMessages": None}],
+    ids=["none", "no number", "null"],
+)
+@pytest.mark.usefixtures("queue")
+def test_a_backlog_that_is_no_number_is_an_answer_that_cannot_be_read(
+    open_lane: OpenLane, proxy: SqsProxy, attributes: dict[str, object]
+) -> None:
+    proxy.always(Answer(200, {"Attributes": attributes}), "GetQueueAttributes")
+    with pytest.raises(LaneError, match=r"^queue q: the answer of SQS cannot be read \("):
+        open_lane("lean", timing=PATIENT).backlog("q")
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_backlog_that_does_not_come_is_said_with_the_time_that_was_waited(
+    open_lane: OpenLane, proxy: SqsProxy
+) -> None:
+    proxy.always(SWALLOW, "GetQueueAttributes")
+    lane = open_lane("lean", timing=Timing(look_s=0.2, read_s=30))
+    with pytest.raises(LaneError, match=r"queue q: SQS did not answer within 0\.2 s; check the"):
+        lane.backlog("q")
+
+
+def test_settings_that_are_no_numbers_are_taken_for_the_usual_ones(
+    open_lane: OpenLane, proxy: SqsProxy, queue: str
+) -> None:
+    answer = Answer(200, {"Attributes": {"VisibilityTimeout": [], "DelaySeconds": "soon"}})
+    proxy.always(answer, "GetQueueAttributes")
+    the_one(open_lane("lean").check("q"), Code.NO_DEAD_LETTER_QUEUE, Severity.NOTE)
 
 
 def test_a_backlog_that_is_refused_says_so_without_the_services_words(

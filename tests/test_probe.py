@@ -132,7 +132,9 @@ def test_a_process_that_hangs_is_bad_in_time(
     assert "no answer within 0.3 s" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("said", [b"", b"garbage\n", b"HTTP/1.0\n", b"SSH-2.0 200\r\n", b"HTTP/1.0 0200\n"])
+@pytest.mark.parametrize(
+    "said", [b"", b"garbage\n", b"HTTP/1.0\n", b"SSH-2.0 200\r\n", b"HTTP/1.0 0200\n"]
+)
 def test_an_answer_that_is_none_is_bad(
     serve: Callable[[Callable[[socket.socket], object]], str], said: bytes
 ) -> None:

@@ -41,13 +41,15 @@ def main(
             host = words.pop(0)
         else:
             return _bad(_USAGE)
-    if not port.isdecimal() or not 0 < int(port) < 65_536:
+    if not _is_number(port, 5) or not 0 < int(port) < 65_536:
         return _bad("probe: WORKHORSE_HEALTH_PORT names no port; set it, or give --port")
     try:
         status = _ask(_ANYWHERE.get(host, host), int(port), path, limit_s)
     except OSError as error:
         why = f"no answer within {limit_s:g} s" if isinstance(error, TimeoutError) else str(error)
         return _bad(f"probe: {path} at port {port}: {why}")
+    except ValueError:  # NUL in it, or parts of a name that are empty or too long
+        return _bad("probe: the host is no name and no address; see --host, WORKHORSE_HEALTH_HOST")
     if status != 200:
         return _bad(f"probe: {path} at port {port} says {status or 'nothing'}")
     return 0
@@ -69,9 +71,13 @@ def _ask(host: str, port: int, path: str, limit_s: float) -> int:
                 break
             said += part
     words = said.split(maxsplit=2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    if len(words) < 2 or not words[0].startswith(b"HTTP/"):
         return 0
-    return int(words[1])
+    return int(words[1]) if _is_number(words[1].decode("latin-1"), 3) else 0
+
+
+def _is_number(text: str, digits: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= digits
 
 
 def _bad(line: str) -> int:

@@ -1,4 +1,7 @@
-"""The fleet's SQS endpoint: moto's server on a port that stays its own across restarts."""
+"""The fleet's SQS endpoint: moto's server, or the benchmarks' own where calls must cost little.
+
+Its port stays its own across restarts.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,14 @@ signal.pause()
 
 
 class Broker:
-    """An endpoint that may be killed and started again; its messages are gone then."""
+    """An endpoint that may be killed and started again; its messages are gone then.
 
-    def __init__(self) -> None:
+    Args:
+        quick: Whether it is the benchmarks' endpoint in place of moto's server.
+    """
+
+    def __init__(self, *, quick: bool = False) -> None:
+        self._program = ["-m", "benchmarks.sqs_endpoint"] if quick else ["-c", _SERVE]
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.names: list[str] = []
@@ -38,7 +46,7 @@ class Broker:
     def start(self) -> None:
         """Start it; its queues are not made again."""
         for left in reversed(range(20)):
-            self._process = RunningProcess([sys.executable, "-c", _SERVE, str(self.port)])
+            self._process = RunningProcess([sys.executable, *self._program, str(self.port)])
             try:
                 self._process.wait_for(r"^port \d+$", within=60)
             except RuntimeError:  # the port is not free yet

@@ -18,7 +18,8 @@ import psycopg
 
 from tests.faults.evidence import Evidence, Span, gather
 from tests.faults.faults import FAULTS, Fault
-from tests.faults.fleet import Fleet
+from tests.faults.fleet import Fleet, Hit
+from tests.faults.flights import Flights
 from tests.faults.judge import Verdict, judge
 from tests.faults.plan import Step
 
@@ -26,6 +27,11 @@ ENDS: Final = frozenset({0, 3, 4, 5, -15, -9, 77})
 """How processes end that were told to, were killed, or whose handler exits; see docs/cli.md."""
 REST_WITHIN_S: Final = 180.0
 ENOUGH_AFTER_S: Final = 30.0
+_TRIALS: Final = 20
+"""So often a fault is tried that finds the server taken away by another."""
+_HEALS_WITHIN_S: Final = 60.0
+_BETWEEN_S: Final = 0.3
+"""The least rest between two faults of a kind."""
 
 
 @dataclass
@@ -38,9 +44,13 @@ class Result:
     evidence: Evidence
     times: Counter[str]
     """How often each fault was applied."""
+    under_way: dict[str, Counter[int]]
+    """For each fault, how often so many calls of handlers were under way when it struck."""
     unhealed: list[str]
     """Parts that did not come back by themselves, and faults that could not be applied."""
     exits: Counter[int]
+    oddities: list[str]
+    """Ends of processes by their own backstop: legal, and looked into."""
     rest_s: float | None
     """How long it took from the last heal to the end of all runs; None where it never came."""
     log: list[str] = field(default_factory=list)
@@ -60,6 +70,8 @@ class Campaign:
         say: Is told each thing that happens, as a line.
         faults: Those that the plan names.
         seconds: How long producers may take, and a little longer.
+        runs: Producers go on until all faults are healed, and until so many runs were accepted;
+            by default they do what the fleet says, however long the faults take.
     """
 
     def __init__(
@@ -70,8 +82,11 @@ class Campaign:
         say: Callable[[str], None],
         faults: Sequence[type[Fault]] = FAULTS,
         seconds: float = 0.0,
+        runs: int | None = None,
     ) -> None:
         self._seconds = seconds
+        self._runs = runs
+        self._hits: list[Hit] = []
         self._fleet = fleet
         self._known = {fault.name: fault for fault in faults}
         self._plan = plan
@@ -79,7 +94,7 @@ class Campaign:
         self._began = 0.0
         self._log: list[str] = []
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[float, str, int]] = {}
+        self._seen: dict[tuple[str, str, int], float] = {}
         self._over = threading.Event()
         self.times: Counter[str] = Counter()
 
@@ -107,6 +122,8 @@ class Campaign:
             time.sleep(0.2)
             if time.monotonic() > enough:  # the machine is slower than was thought
                 fleet.enough()
+            if self._runs is not None and fleet.accepted() >= self._runs:
+                fleet.enough()
         healed = time.monotonic()
         self._note("all runs are enqueued")
         rest_s = self._rest(healed)
@@ -125,12 +142,14 @@ class Campaign:
         with fleet.admin() as connection:
             found = gather(
                 connection, fleet.folder, lease_s=fleet.lease_s, spans=spans,
-                seen=[(at, run, state, fence) for run, (at, state, fence) in self._seen.items()],
+                seen=[(at, *end) for end, at in self._seen.items()],
             )  # fmt: skip
         verdict = judge(found)
+        calls = [one for each in found.activations().values() for one in each]
+        under_way = Flights(calls, fleet.lives()).by_fault(self._hits)
         return Result(
-            seed, time.monotonic() - self._began, verdict, found, self.times, fleet.unhealed,
-            fleet.exits(), rest_s, self._log,
+            seed, time.monotonic() - self._began, verdict, found, self.times, under_way,
+            fleet.unhealed, fleet.exits(), fleet.oddities, rest_s, self._log,
         )  # fmt: skip
 
     def _track(self, steps: Sequence[Step]) -> None:
@@ -138,22 +157,54 @@ class Campaign:
             ahead = self._began + step.at - time.monotonic()
             if ahead > 0:
                 time.sleep(ahead)
-            fault: Fault = self._known[step.fault]()
             try:
-                self._apply(fault, step)
+                self._apply(step)
             except Exception:  # noqa: BLE001 - a fault that fails is reported, the others go on
                 text = traceback.format_exc(limit=-3)
                 self._fleet.unhealed.append(f"{step.fault} ({step.seed}): {text}")
                 self._note(f"{step.fault}: {text}")
 
-    def _apply(self, fault: Fault, step: Step) -> None:
-        try:
-            did = _done(fault.apply(self._fleet, random.Random(step.seed)))
-            self.times[step.fault] += 1
+    def _apply(self, step: Step) -> None:
+        """Apply a fault, leave it to work, take it back.
+
+        Where another track has taken the server away, it is tried again and counted once.
+        """
+        for trial in range(1, _TRIALS + 1):
+            fault: Fault = self._known[step.fault]()
+            began = time.monotonic()
+            try:
+                did = _done(fault.apply(self._fleet, random.Random(step.seed)))
+            except psycopg.OperationalError:
+                self._fleet.struck()
+                self._heal(fault)
+                if trial == _TRIALS:
+                    raise
+                time.sleep(0.5)
+                continue
+            except BaseException:
+                self._heal(fault)
+                raise
+            at, group = self._fleet.struck() or (began, 0)
+            with self._lock:
+                self._hits.append(Hit(step.fault, at, group))
+                self.times[step.fault] += 1
             self._note(f"{step.kind}: {step.fault}: {did}")
             time.sleep(step.holds_s)
-        finally:
-            _done(fault.heal(self._fleet))
+            self._heal(fault)
+            time.sleep(_BETWEEN_S)
+            return
+
+    def _heal(self, fault: Fault) -> None:
+        deadline = time.monotonic() + _HEALS_WITHIN_S
+        while True:
+            try:
+                _done(fault.heal(self._fleet))
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.3)
+            else:
+                return
 
     def _watch(self) -> None:
         """Look at outcomes as they come, so that one which changes later is seen."""
@@ -162,12 +213,14 @@ class Campaign:
             with contextlib.suppress(psycopg.Error), self._fleet.admin() as connection:
                 asked = time.monotonic()
                 rows = connection.execute(
-                    "select id, state, fence from workhorse.outcomes"
+                    "select id, state, fence, extract(epoch from finished_at)::float8"
+                    " from workhorse.outcomes"
                     " where finished_at > clock_timestamp() - %s * interval '1 second'",
                     [asked - last + 10],
                 ).fetchall()
-                for run, state, fence in rows:
-                    self._seen.setdefault(str(run), (asked, state, fence))
+                offset = time.time() - time.monotonic()
+                for run, state, fence, finished in rows:
+                    self._seen.setdefault((str(run), state, fence), finished - offset)
                 last = asked
 
     def _rest(self, since: float) -> float | None:

@@ -78,6 +78,8 @@ class Activation:
     ended: float | None = None
     left_by: str | None = None
     """The exception by which the handler was left, a wait's own too."""
+    over: float | None = None
+    """When it ended or was left; None where its process died with it."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Evidence:
     asked: list[dict[str, Any]] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     seen: list[tuple[float, str, str, int]] = field(default_factory=list)
-    """Outcomes as they were seen on the way: when, run, state, fence."""
+    """Outcomes as they were seen on the way: when they were committed, run, state, fence."""
 
     def activations(self) -> dict[str, list[Activation]]:
         """Return the activations of each run, in the order of their starts."""
@@ -123,9 +125,9 @@ class Evidence:
                 if line.what == ledger.EFFECT:
                     known.effects.append(line.at)
                 elif line.what == ledger.END:
-                    known.ended = line.at
+                    known.ended = known.over = line.at
                 elif line.what in (ledger.ERROR, ledger.PAUSE):
-                    known.left_by = line.why
+                    known.left_by, known.over = line.why, line.at
         for each in by_run.values():
             each.sort(key=lambda one: one.started)
         return by_run

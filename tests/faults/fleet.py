@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -25,6 +26,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
+from tests.faults import ledger
 from tests.faults.broker import Broker
 from tests.faults.wires.proxies import Wires
 from tests.support.folders import disk_root
@@ -47,6 +49,12 @@ LANES: Final = ("sqs", "polling", "notify")
 """Of the workers, in turn."""
 ENOUGH: Final = "enough"
 """A file that tells producers to enqueue no more."""
+STARTED: Final = re.compile(r"1 worker, \d+ slots")
+"""What a worker says when it has begun."""
+SETTLED_S: Final = 1.0
+"""How much later it holds runs."""
+_BACKSTOP: Final = 5
+_LAST_WORDS: Final = 6_000
 _TABLES: Final = """
 create table faults_book (run_id uuid not null, fence bigint not null, nonce text not null);
 create table faults_orders (run_id uuid not null);
@@ -62,14 +70,27 @@ class Member:
     env: dict[str, str]
     process: RunningProcess | None = None
     since: float = 0.0
+    at_work: float | None = None
+    """When its process was first seen to have started its work, if it was."""
     starts: int = 0
     wanted: bool = True
     exits: list[int] = field(default_factory=list)
+    lives: list[tuple[int, float]] = field(default_factory=list)
+    """The processes that have ended, and when."""
 
     @property
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A moment at which a fault struck, by CLOCK_MONOTONIC; `group` is the process that it hit."""
+
+    fault: str
+    at: float
+    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +116,9 @@ class Fleet:
         millis: How long a handler works at most.
         tasks: Whose runs are enqueued; by default all of them, by their weights.
         env: More of the members' environment.
+        app: Whose tasks are run.
+        quick_broker: Whether the endpoint is that of the benchmarks, which answers ten times as
+            many calls as moto's server, and keeps less.
         wires: Puts something between the members and what they reach: is handed this fleet when
             its server and broker run, and returns what that changes in the environment, e.g. the
             URL of a proxy.
@@ -115,12 +139,18 @@ class Fleet:
         millis: int = 300,
         tasks: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        app: str = "tests.faults.handlers:app",
+        quick_broker: bool = False,
         wires: Callable[[Fleet], Mapping[str, str]] | None = None,
         wired: bool = False,
     ) -> None:
         self.lease_s = lease_s
         self.incidents: list[Incident] = []
         self.unhealed: list[str] = []
+        self.oddities: list[str] = []
+        """How processes ended that were cut off by their own backstop, with their last words."""
+        self._struck = threading.local()
+        self._taken: list[Member] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self.folder = Path(tempfile.mkdtemp(prefix="wh-faults-", dir=disk_root()))
@@ -131,9 +161,10 @@ class Fleet:
                 "max_connections": "80",
                 "deadlock_timeout": "200ms",
                 "log_statement": "none",
+                "max_wal_size": "256MB",  # it is copied, again and again
             },
         )
-        self.broker = Broker()
+        self.broker = Broker(quick=quick_broker)
         self.broker.start()
         self.broker.create_queues([f"workhorse-{queue}" for queue in QUEUES])
         with self.admin("postgres") as connection:
@@ -146,7 +177,7 @@ class Fleet:
             "WORKHORSE_AWS_REGION": "us-east-1",
             "WORKHORSE_LANE": "sqs",
             "WORKHORSE_LEASE_SECONDS": str(lease_s),
-            "WORKHORSE_DRAIN_SECONDS": "2",
+            "WORKHORSE_DRAIN_SECONDS": "1",
             "WORKHORSE_CONCURRENCY": "8",
             "WORKHORSE_PROCESSES": "1",
             "WORKHORSE_QUEUES": ",".join(QUEUES),
@@ -165,7 +196,7 @@ class Fleet:
         }
         if wires is not None:
             self.env |= wires(self)
-        cli = ["-m", "workhorse.cli", "--app", "tests.faults.handlers:app"]
+        cli = ["-m", "workhorse.cli", "--app", app]
         self.workers = [
             Member(
                 f"worker {at} ({LANES[at % len(LANES)]})",
@@ -241,6 +272,47 @@ class Fleet:
         """Draw a worker that runs."""
         return rng.choice([each for each in self.workers if self.runs(each)] or self.workers)
 
+    @contextlib.contextmanager
+    def taken_worker(self, rng: random.Random) -> Iterator[Member]:
+        """Draw a worker for the time of the context: one that runs, and that no other fault has.
+
+        One that has run for a while is better than one that is just starting: it has runs to lose.
+        """
+        deadline = time.monotonic() + 15
+        while True:
+            with self._lock:
+                free = [each for each in self.workers if each not in self._taken]
+                running = [each for each in free if self.runs(each)]
+                now = time.monotonic()
+                older = [each for each in running if now - self._at_work_at(each) > SETTLED_S]
+                if older or (now > deadline and (free := running or free or self.workers)):
+                    member = rng.choice(older or free)
+                    self._taken.append(member)
+                    break
+            time.sleep(0.05)
+        try:
+            yield member
+        finally:
+            with self._lock:
+                self._taken.remove(member)
+
+    def _at_work_at(self, member: Member) -> float:
+        if member.at_work is None and member.process is not None:
+            if not STARTED.search(member.process.output()):
+                return time.monotonic()
+            member.at_work = time.monotonic()
+        return member.at_work or time.monotonic()
+
+    def hit(self, member: Member) -> None:
+        """Say that the fault that is being applied strikes now, and whom."""
+        self._struck.hit = (time.monotonic(), member.pid)
+
+    def struck(self) -> tuple[float, int] | None:
+        """Return when, and which process, the fault that this thread applied has struck."""
+        hit: tuple[float, int] | None = getattr(self._struck, "hit", None)
+        self._struck.hit = None
+        return hit
+
     def runs(self, member: Member) -> bool:
         """Whether its process runs now."""
         return member.process is not None and member.process.exit_code is None
@@ -262,7 +334,7 @@ class Fleet:
             member.process = RunningProcess(
                 [sys.executable, *member.arguments], env={**self.env, **member.env}, cwd=ROOT
             )
-            member.since = time.monotonic()
+            member.since, member.at_work = time.monotonic(), None
             member.starts += 1
 
     def _supervise(self) -> None:
@@ -272,10 +344,23 @@ class Fleet:
                 if process is None or process.exit_code is None or not member.wanted:
                     continue
                 member.exits.append(process.exit_code)
+                member.lives.append((process.pid, time.monotonic()))
+                if process.exit_code == _BACKSTOP:
+                    words = process.output()[-_LAST_WORDS:]
+                    self.oddities.append(f"{member.name} was cut off by its backstop:\n{words}")
                 if member in self.producers and process.exit_code == 0:
                     member.wanted = False
                     continue
                 self.launch(member)
+
+    def accepted(self) -> int:
+        """How many runs the producers' record says were accepted."""
+        path = self.folder / ledger.PRODUCERS
+        return path.read_bytes().count(b'"what":"accepted"') if path.exists() else 0
+
+    def lives(self) -> dict[int, float]:
+        """Return when each process that has ended did so."""
+        return {pid: ended for member in self.members for pid, ended in member.lives}
 
     def enough(self) -> None:
         """Tell the producers to enqueue no more."""

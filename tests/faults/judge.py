@@ -364,9 +364,7 @@ def answers_hold(case: _Case) -> _Found:
     for fields in case.told:
         run, act, answer = fields["run"], fields["act"], fields["answer"]
         outcome = case.found.outcomes.get(run)
-        if outcome is None or any(
-            fields["at"] <= span.ended + _LATE_S for span in case.found.set_backs
-        ):
+        if outcome is None or case.undone(fields["at"]):
             continue
         if act == "cancel":
             due = "cancelled" if answer == "running" else answer
@@ -385,7 +383,7 @@ def outcomes_never_change(case: _Case) -> _Found:
         outcome = case.found.outcomes.get(run)
         if outcome is not None and (outcome.state, outcome.fence) == (state, fence):
             continue
-        if any(at <= span.ended + _LATE_S for span in case.found.set_backs):
+        if case.undone(at):
             case.set_back["ends that were taken back"] += 1
             continue
         now = "gone" if outcome is None else f"{outcome.state} under fence {outcome.fence}"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tests.faults.faults import Fault
+
+AT_LEAST: Final = 5
+"""So often each fault comes, however many share their kind's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ def draw_plan(
     faults: Iterable[type[Fault]],
     *,
     seconds: float,
-    times: int | None = None,
+    times: int | Mapping[str, int] | None = None,
     first_s: float = 5.0,
 ) -> list[Step]:
     """Return the steps of a plan, in order.
@@ -42,7 +46,8 @@ def draw_plan(
         seed: The same seed, faults and times give the same plan.
         faults: Which there are.
         seconds: How long it takes, about.
-        times: How often each fault is to come; by default as often as fits when each takes 6 s.
+        times: How often each fault is to come, or how often which; by default as often as fits when
+            each takes 6 s, and five times at least.
         first_s: When the first one comes.
     """
     by_kind: dict[str, list[type[Fault]]] = {}
@@ -51,10 +56,16 @@ def draw_plan(
     steps: list[Step] = []
     for kind, known in by_kind.items():
         draw = random.Random(f"{seed} {kind}")
-        each = times or max(1, int((seconds - first_s) / (8.0 * len(known))))
-        order = [fault for fault in known for _ in range(each)]
+        fits = max(AT_LEAST, int((seconds - first_s) / (8.0 * len(known))))
+        order = [
+            fault
+            for fault in known
+            for _ in range(
+                times.get(fault.name, 0) if isinstance(times, Mapping) else times or fits
+            )
+        ]
         draw.shuffle(order)
-        every = (seconds - first_s) / len(order)
+        every = (seconds - first_s) / max(1, len(order))
         for nth, fault in enumerate(order):
             at = first_s + every * (nth + draw.uniform(0, 0.5))
             low, high = fault.holds

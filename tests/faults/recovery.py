@@ -65,14 +65,13 @@ class Feed:
             lane="sqs",
             aws_endpoint_url=fleet.broker.url,
             aws_region="us-east-1",
-            hint_stride=10,  # the emulator is the slowest of all
         )
 
-        @self._app.task("faults.plain", queue="work")
-        def plain(millis: int) -> None:
+        @self._app.task("faults.bare", queue="work")
+        def bare(payload: int) -> None:
             raise AssertionError("a worker runs it")
 
-        self._task = plain
+        self._task = bare
         self._rate = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._feed)
@@ -132,7 +131,7 @@ def capacity(fleet: Fleet, feed: Feed) -> float:
     feed.fill(500)  # warm
     while fleet.unfinished():
         time.sleep(0.1)
-    count = 4000
+    count = 8000
     feed.fill(count)
     began, before = time.monotonic(), _finished(fleet)
     while time.monotonic() - began < 60 and fleet.unfinished():
@@ -157,7 +156,10 @@ WAYS: Final[dict[str, Callable[[Fleet], None]]] = {"away": away, "killed": kille
 
 def measure(way: str, *, before_s: int = 60) -> Recovery:
     """Do one repetition on a fleet of its own."""
-    with Fleet(seed=1, runs=0, rate=1, producers=1, lease_s=30.0, bad=0) as fleet:
+    with Fleet(
+        seed=1, runs=0, rate=1, producers=1, lease_s=30.0, bad=0, app="tests.faults.bare:app",
+        quick_broker=True,
+    ) as fleet:  # fmt: skip
         for member in fleet.producers:
             member.wanted = False
         fleet.producers.clear()

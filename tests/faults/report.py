@@ -6,6 +6,8 @@ import json
 import os
 import platform
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,7 @@ from tests.faults.fleet import ROOT
 KEPT: Final = ROOT / "tests" / "faults" / "results" / "kept.json"
 LATEST: Final = ROOT / "tests" / "faults" / "results" / "latest.json"
 FULL: Final = ROOT / "tests" / "faults" / "results" / "full.json"
+PARTS: Final = ROOT / "tests" / "faults" / "results" / "full"
 PAGE: Final = ROOT / "docs" / "guarantees.md"
 _BEGIN, _END = "<!-- figures: python -m tests.faults --render -->", "<!-- /figures -->"
 
@@ -41,12 +44,80 @@ def figures(result: Result, *, server: str) -> dict[str, Any]:
         "spent_attempts": dict(sorted(verdict.reasons.items())),
         "process_ends": {str(code): count for code, count in sorted(result.exits.items())},
         "faults": dict(sorted(result.times.items())),
+        "under_way": {
+            name: {str(calls): often for calls, often in sorted(counted.items())}
+            for name, counted in sorted(result.under_way.items())
+        },
         "overlapping_effects": dict(sorted(overlaps.items())),
         "set_backs_took": dict(sorted(verdict.set_back.items())),
         "rest_s": None if result.rest_s is None else round(result.rest_s, 1),
         "findings": [str(finding) for finding in verdict.findings],
         "unhealed": result.unhealed,
+        "oddities": result.oddities,
     }
+
+
+def cases(result: Result) -> list[dict[str, Any]]:
+    """Return all that is known of each run that a finding names, to look into."""
+    found, shown = result.evidence, []
+    for finding in result.verdict.findings:
+        run = finding.run
+        shown.append(
+            {
+                "finding": str(finding),
+                "run": found.runs.get(run),
+                "live": found.live.get(run),
+                "outcome": found.outcomes.get(run),
+                "attempts": [each for each in found.attempts if each.run == run],
+                "boundaries": [each for each in found.boundaries if each.run == run],
+                "lines": [asdict(line) for line in found.lines if line.run == run],
+                "gaps": [asdict(gap) for gap in found.gaps()],
+                "asked": [fields for fields in found.asked if fields.get("run") == run],
+                "seen": [each for each in found.seen if each[1] == run],
+                "spans": [asdict(span) for span in found.spans],
+            }
+        )
+    return shown
+
+
+_SUMS: Final = (
+    "runs", "accepted", "activations", "handlers", "states", "spent_attempts", "process_ends",
+    "faults", "overlapping_effects", "set_backs_took",
+)  # fmt: skip
+
+
+def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of campaigns as those of one."""
+    first = parts[0]
+    whole: dict[str, Any] = {
+        "at": max(part["at"] for part in parts),
+        "parts": len(parts),
+        **{name: first[name] for name in ("seed", "python", "postgresql", "cores")},
+        "minutes": round(sum(part["minutes"] for part in parts), 1),
+        "rest_s": max(
+            (part["rest_s"] for part in parts if part["rest_s"] is not None), default=None
+        ),
+    }
+    for name in _SUMS:
+        each = [part[name] for part in parts]
+        whole[name] = sum(each) if isinstance(each[0], int) else _added(each)
+    names = {name for part in parts for name in part["under_way"]}
+    whole["under_way"] = {
+        name: _added([part["under_way"].get(name, {}) for part in parts]) for name in sorted(names)
+    }
+    for name in ("findings", "unhealed", "oddities"):
+        whole[name] = [f"{part['name']}: {text}" for part in parts for text in part[name]]
+    whole["unhealed"] += [
+        f"{part['name']}: it never came to rest" for part in parts if part["rest_s"] is None
+    ]
+    return whole
+
+
+def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    whole: Counter[str] = Counter()
+    for each in counts:
+        whole.update(each)
+    return dict(sorted(whole.items()))
 
 
 def write(kept: dict[str, Any], path: Path = LATEST) -> None:
@@ -60,8 +131,8 @@ def render(kept: dict[str, Any]) -> str:
     found = kept["findings"] + kept["unhealed"]
     lines = [
         (
-            f"{kept['at']}, seed {kept['seed']}: {kept['minutes']} minutes on {kept['cores']}"
-            f" cores, Python {kept['python']}, PostgreSQL {kept['postgresql']}."
+            f"{kept['at']}, seed {kept['seed']}: {_length(kept)} on {kept['cores']} cores,"
+            f" Python {kept['python']}, PostgreSQL {kept['postgresql']}."
         ),
         "",
         "| what | |",
@@ -78,13 +149,30 @@ def render(kept: dict[str, Any]) -> str:
         f"| what set-backs took | {_list(kept['set_backs_took'])} |",
         f"| **promises that were not kept** | **{len(found)}** |",
         "",
-        "| fault | times |",
-        "| --- | --- |",
-        *(f"| {name} | {count} |" for name, count in kept["faults"].items()),
+        "| fault | times | calls under way when it struck: median, most | struck with none |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {name} | {count} | {_spread(kept['under_way'].get(name, {}))} |"
+            for name, count in kept["faults"].items()
+        ),
     ]
     if kept.get("note"):  # written by hand, beside a finding that was looked into
         lines += ["", kept["note"]]
     return "\n".join(lines)
+
+
+def _length(kept: dict[str, Any]) -> str:
+    if "parts" not in kept:
+        return f"{kept['minutes']} minutes"
+    return f"{kept['parts']} campaigns of {kept['minutes']} minutes together, two at a time"
+
+
+def _spread(counts: dict[str, int]) -> str:
+    """Return the median and the most of counted numbers, and how often it was zero."""
+    each = sorted(Counter({int(calls): often for calls, often in counts.items()}).elements())
+    if not each:
+        return "? | ?"
+    return f"{each[len(each) // 2]}, {each[-1]} | {counts.get('0', 0)}"
 
 
 def _list(counts: dict[str, int]) -> str:

@@ -11,9 +11,12 @@ A module of faults registers its classes:
         def apply(self, fleet: Fleet, rng: random.Random) -> str: ...
         def heal(self, fleet: Fleet) -> None: ...
 
-`kind` is the part that is broken: faults of one kind come one after the other, those of different
-kinds at the same time. A fault is made anew for each time that it is applied, so it may keep in
-itself what `heal` needs. All that is drawn is drawn from `rng`, so that a seed replays.
+`kind` is the track it is on: faults of one kind come one after the other, those of different kinds
+at the same time. A fault is made anew for each time that it is applied, so it may keep in itself
+what `heal` needs. All that is drawn is drawn from `rng`, so that a seed replays.
+
+What needs the server while another track has taken it away need not look: where `apply` or `heal`
+raises psycopg's OperationalError, it is called again a little later, and counts once.
 """
 
 from __future__ import annotations
@@ -27,8 +30,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 if TYPE_CHECKING:
     from tests.faults.fleet import Fleet
 
-WORKER: Final = "worker"
-DATABASE: Final = "database"
+KILLS: Final = "kills"
+FREEZES: Final = "freezes"
+STOPS: Final = "stops"
+SERVER: Final = "server"
+SESSIONS: Final = "sessions"
+DEFAULTS: Final = "defaults"
+LOCKS: Final = "locks"
 BROKER: Final = "broker"
 WIRE: Final = "wire"
 
@@ -39,7 +47,7 @@ class Fault(Protocol):
     name: ClassVar[str]
     """What plan and report call it."""
     kind: ClassVar[str]
-    """Which part it breaks: WORKER, DATABASE, BROKER, WIRE, or a word of its own."""
+    """Its track: one of the words above, or a word of its own."""
     holds: ClassVar[tuple[float, float]]
     """For how many seconds it is left to work between `apply` and `heal`: the least, the most."""
 
@@ -48,7 +56,7 @@ class Fault(Protocol):
         ...
 
     def heal(self, fleet: Fleet) -> Coroutine[Any, Any, None] | None:
-        """Take it back; called once, also where `apply` has raised."""
+        """Take it back; called also where `apply` has raised, and again where it raises itself."""
         ...
 
 

@@ -17,7 +17,7 @@ class Purged:
 
     name: ClassVar[str] = "queues purged"
     kind: ClassVar[str] = BROKER
-    holds: ClassVar[tuple[float, float]] = (0.5, 3.0)
+    holds: ClassVar[tuple[float, float]] = (0.2, 1.0)
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:
         return f"{fleet.broker.purge()} queues"
@@ -32,7 +32,7 @@ class BrokerRestarted:
 
     name: ClassVar[str] = "broker restarted"
     kind: ClassVar[str] = BROKER
-    holds: ClassVar[tuple[float, float]] = (1.0, 6.0)
+    holds: ClassVar[tuple[float, float]] = (0.3, 3.0)
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:
         fleet.broker.kill()
@@ -49,7 +49,7 @@ class QueuesGone:
 
     name: ClassVar[str] = "queues deleted"
     kind: ClassVar[str] = BROKER
-    holds: ClassVar[tuple[float, float]] = (1.0, 5.0)
+    holds: ClassVar[tuple[float, float]] = (0.5, 3.0)
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:
         fleet.broker.delete_queues()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import psycopg
 
-from tests.faults.faults import DATABASE, register
+from tests.faults.faults import LOCKS, register
 
 if TYPE_CHECKING:
     from tests.faults.fleet import Fleet
@@ -23,8 +23,8 @@ class Deadlocks:
     """Sessions lock live rows one by one in random order; PostgreSQL shoots whom it likes."""
 
     name: ClassVar[str] = "deadlocks provoked"
-    kind: ClassVar[str] = DATABASE
-    holds: ClassVar[tuple[float, float]] = (2.0, 6.0)
+    kind: ClassVar[str] = LOCKS
+    holds: ClassVar[tuple[float, float]] = (1.0, 4.0)
 
     def __init__(self) -> None:
         self._stop = threading.Event()

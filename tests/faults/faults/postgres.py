@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 
-from tests.faults.faults import DATABASE, register
+from tests.faults.faults import DEFAULTS, SERVER, SESSIONS, register
 from tests.faults.fleet import DRIVER
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class _Away:
     """The server stops, and is away until it is healed."""
 
-    kind: ClassVar[str] = DATABASE
-    holds: ClassVar[tuple[float, float]] = (0.5, 6.0)
+    kind: ClassVar[str] = SERVER
+    holds: ClassVar[tuple[float, float]] = (0.2, 2.5)
     how: ClassVar[signal.Signals]
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class BackendsKilled:
     """Five sessions a second are terminated, whatever they do."""
 
     name: ClassVar[str] = "backends killed, 5 a second"
-    kind: ClassVar[str] = DATABASE
+    kind: ClassVar[str] = SESSIONS
     holds: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:
-        count = rng.randint(10, 30)
+        count = rng.randint(5, 15)
         with fleet.incident("backends killed"):
             kill_backends(fleet, rng, count / 5)
         return f"{count} of them"
@@ -91,8 +91,8 @@ class Exhausted:
     """All connections that the server has are taken by somebody else, and held."""
 
     name: ClassVar[str] = "connections exhausted"
-    kind: ClassVar[str] = DATABASE
-    holds: ClassVar[tuple[float, float]] = (2.0, 6.0)
+    kind: ClassVar[str] = SESSIONS
+    holds: ClassVar[tuple[float, float]] = (1.0, 4.0)
 
     def __init__(self) -> None:
         self._taken: list[psycopg.Connection[Any]] = []
@@ -128,8 +128,8 @@ class Exhausted:
 class _Isolation:
     """The database's default isolation is another for a time, and its sessions begin anew."""
 
-    kind: ClassVar[str] = DATABASE
-    holds: ClassVar[tuple[float, float]] = (3.0, 8.0)
+    kind: ClassVar[str] = DEFAULTS
+    holds: ClassVar[tuple[float, float]] = (1.0, 5.0)
     level: ClassVar[str]
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:

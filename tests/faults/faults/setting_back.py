@@ -12,7 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from tests.faults.faults import DATABASE, register
+from tests.faults.faults import SERVER, register
 
 if TYPE_CHECKING:
     from tests.faults.fleet import Fleet
@@ -25,7 +25,7 @@ class SetBack:
     """Stop, copy, start; a while later stop at once, put the copy back, start."""
 
     name: ClassVar[str] = "PostgreSQL set back to an older copy"
-    kind: ClassVar[str] = DATABASE
+    kind: ClassVar[str] = SERVER
     holds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class SetBack:
         self._running = True
         fleet.note("database away", began)
 
-        time.sleep(rng.uniform(0.5, 5.0))  # what is lost
+        time.sleep(rng.uniform(0.3, 2.5))  # what is lost
         stopped = time.monotonic()
         self._running = False
         server.stop(how=signal.SIGQUIT)

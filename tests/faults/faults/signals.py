@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import psycopg
 
-from tests.faults.faults import WORKER, register
+from tests.faults.faults import FREEZES, KILLS, STOPS, register
 
 if TYPE_CHECKING:
     from tests.faults.fleet import Fleet, Member
@@ -28,15 +28,20 @@ class Killed:
     """SIGKILL of a worker with all that it started; sometimes of maintenance, or a producer."""
 
     name: ClassVar[str] = "SIGKILL"
-    kind: ClassVar[str] = WORKER
+    kind: ClassVar[str] = KILLS
     holds: ClassVar[tuple[float, float]] = (0.2, 1.5)
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:
-        whose = rng.choices([fleet.workers, fleet.maintainers, fleet.producers], [8, 1, 1])[0]
-        member = rng.choice(whose)
-        if not member.wanted:  # a producer that is done
-            member = fleet.any_worker(rng)
+        whose = rng.choices([None, fleet.maintainers, fleet.producers], [8, 1, 1])[0]
+        member = rng.choice(whose) if whose else None
+        if member is None or not member.wanted:  # a producer that is done
+            with fleet.taken_worker(rng) as worker:
+                return self._kill(fleet, worker)
+        return self._kill(fleet, member)
+
+    def _kill(self, fleet: Fleet, member: Member) -> str:
         fleet.hold(member)
+        fleet.hit(member)
         assert member.process is not None
         member.process.send_group(signal.SIGKILL)
         return member.name
@@ -50,7 +55,7 @@ class Frozen:
     """SIGSTOP of a worker for longer than its lease, then SIGCONT."""
 
     name: ClassVar[str] = "SIGSTOP past the lease"
-    kind: ClassVar[str] = WORKER
+    kind: ClassVar[str] = FREEZES
     holds: ClassVar[tuple[float, float]] = (0.0, 0.5)
     leases: ClassVar[tuple[float, float]] = (1.3, 2.2)
 
@@ -58,15 +63,16 @@ class Frozen:
         self._stopped: Member | None = None
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:
-        member = fleet.any_worker(rng)
-        fleet.hold(member)
-        assert member.process is not None
-        self._stopped, process = member, member.process
-        with fleet.incident("frozen", member):
-            process.send_group(signal.SIGSTOP)
-            seconds = self.wait(fleet, member, rng)
-            process.send_group(signal.SIGCONT)
-        return f"{member.name} for {seconds:.1f} s"
+        with fleet.taken_worker(rng) as member:
+            fleet.hold(member)
+            assert member.process is not None
+            self._stopped, process = member, member.process
+            with fleet.incident("frozen", member):
+                fleet.hit(member)
+                process.send_group(signal.SIGSTOP)
+                seconds = self.wait(fleet, member, rng)
+                process.send_group(signal.SIGCONT)
+            return f"{member.name} for {seconds:.1f} s"
 
     def wait(self, fleet: Fleet, member: Member, rng: random.Random) -> float:
         """Wait past the lease; return how long."""
@@ -82,12 +88,16 @@ class Frozen:
 class _Terminated(ABC):
     """SIGTERM of a worker; it has to end by itself, with a code of its own."""
 
-    kind: ClassVar[str] = WORKER
-    holds: ClassVar[tuple[float, float]] = (0.0, 0.5)
+    kind: ClassVar[str] = STOPS
+    holds: ClassVar[tuple[float, float]] = (0.0, 0.3)
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:
-        member = fleet.any_worker(rng)
+        with fleet.taken_worker(rng) as member:
+            return self._end(fleet, member, rng)
+
+    def _end(self, fleet: Fleet, member: Member, rng: random.Random) -> str:
         fleet.hold(member)
+        fleet.hit(member)
         process = self.signal(member, rng)
         deadline = time.monotonic() + _ENDS_WITHIN_S
         while process.exit_code is None and time.monotonic() < deadline:
@@ -98,7 +108,7 @@ class _Terminated(ABC):
             fleet.unhealed.append(f"{member.name} did not end after SIGTERM:\n{last}")
             process.send_group(signal.SIGKILL)
         elif code not in _CLEAN | {-signal.SIGTERM, -signal.SIGKILL, 77}:
-            fleet.unhealed.append(f"{member.name} ended with {code}:\n{process.output()[-2000:]}")
+            fleet.unhealed.append(f"{member.name} ended with {code} after SIGTERM")
         return f"{member.name}: exit code {code}"
 
     @abstractmethod

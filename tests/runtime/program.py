@@ -87,6 +87,13 @@ def kills(ctx: Context) -> NoReturn:
     raise AssertionError("it is dead")
 
 
+@registry.task("async.kills")
+async def async_kills(ctx: AsyncContext) -> NoReturn:
+    _say("started", ctx)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("it is dead")
+
+
 @registry.task("holds the interpreter")
 def holds_the_interpreter(ctx: Context, payload: float) -> str:
     """Match in C for so many seconds at least: no other thread of the process runs meanwhile."""

@@ -176,6 +176,10 @@ class Broker:
         """When receives were asked for."""
         self.faults: dict[str, Exception] = {}
         """What is raised instead of an answer, by operation."""
+        self.receives: Counter[str] = Counter()
+        """How many receives were asked for, by queue."""
+        self.broken: set[str] = set()
+        """Queues from which nothing can be received."""
         self._disorder = disorder
         self._queues: dict[str, _Queue] = {}
         self._numbers = itertools.count(1)
@@ -202,6 +206,11 @@ class Broker:
                 raise self.faults[operation]
             if operation == "get_queue_url":
                 return {"QueueUrl": f"https://sqs.invalid/1/{parameters['QueueName']}"}
+            if operation == "receive_message":
+                name = parameters["QueueUrl"].rpartition("/")[2]
+                self.receives[name] += 1
+                if name in self.broken:
+                    raise ConnectionError("it cannot be received from")
             queue = self._queues.setdefault(parameters["QueueUrl"], _Queue())
             answer = getattr(self, f"_{operation}")(who, queue, parameters)
             self._serve_polls(queue)

@@ -64,7 +64,9 @@ def feed(
 # -- waiting -------------------------------------------------------------------------------------
 
 
-def test_an_idle_worker_makes_three_receives_a_minute(deploy: Deploy, database_url: str) -> None:
+def test_case_20_an_idle_worker_makes_three_receives_a_minute(
+    deploy: Deploy, database_url: str
+) -> None:
     """Case 20. Ten minutes, one queue; nothing is found, and no poll is cut short by a scan."""
     fleet = deploy(database_url)
     fleet.start(1)
@@ -79,7 +81,9 @@ def test_an_idle_worker_makes_three_receives_a_minute(deploy: Deploy, database_u
     assert statements.total() - statements["claim"] <= 1
 
 
-def test_an_idle_fleet_costs_its_workers_times_its_queues(deploy: Deploy, sqlite_url: str) -> None:
+def test_case_20_an_idle_fleet_costs_its_workers_times_its_queues(
+    deploy: Deploy, sqlite_url: str
+) -> None:
     fleet = deploy(sqlite_url)
     fleet.start(10, queues=("a", "b", "c"))
     fleet.run(10 * MINUTE_MS)
@@ -91,10 +95,25 @@ def test_an_idle_fleet_costs_its_workers_times_its_queues(deploy: Deploy, sqlite
         assert [made[name] for name in ASKS] == [3, 3, 3]
 
 
+def test_case_20_a_queue_that_fails_costs_less_and_the_other_four_no_more(
+    deploy: Deploy, sqlite_url: str
+) -> None:
+    """Ten minutes, in which one of five queues answers with errors, as one that was deleted."""
+    queues = ("a", "b", "c", "d", "e")
+    fleet = deploy(sqlite_url)
+    fleet.broker.broken.add("workhorse-c")
+    fleet.start(1, queues=queues)
+    fleet.run(10 * MINUTE_MS)
+
+    made = fleet.broker.receives
+    assert all(30 <= made[f"workhorse-{name}"] <= 35 for name in queues if name != "c")
+    assert 15 <= made["workhorse-c"] <= 45  # 0.5 s, 1 s, 2 s ... 30 s, with jitter
+
+
 # -- runs ----------------------------------------------------------------------------------------
 
 
-def test_a_run_alone_costs_three_calls(deploy: Deploy, database_url: str) -> None:
+def test_case_20_a_run_alone_costs_three_calls(deploy: Deploy, database_url: str) -> None:
     fleet = deploy(database_url)
     fleet.start(2)
     calls = feed(fleet, 20, at_once=1, each_ms=5_000)
@@ -107,7 +126,7 @@ def test_a_run_alone_costs_three_calls(deploy: Deploy, database_url: str) -> Non
     [(1, 10, 10, 500), (3, 10, 10, 200), (2, 1, 10, 500), (2, 50, 20, 100), (2, 5, 25, 500)],
     ids=lambda value: str(value),
 )
-def test_a_busy_fleet_shares_calls_among_ten_runs(
+def test_case_20_a_busy_fleet_shares_calls_among_ten_runs(
     deploy: Deploy, sqlite_url: str, workers: int, slots: int, at_once: int, each_ms: int
 ) -> None:
     """More comes in than it can do: slots fall free one by one, and are filled by scans."""

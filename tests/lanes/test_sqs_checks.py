@@ -171,7 +171,7 @@ def test_no_dead_letter_queue_is_a_note(lane: SqsLane, endpoint: SqsEndpoint, pr
 
 
 @pytest.mark.parametrize(("receives", "warned"), [(1, True), (4, True), (5, False)])
-def test_a_low_receive_count_is_warned_of(
+def test_case_5_a_low_receive_count_is_warned_of(
     lane: SqsLane, endpoint: SqsEndpoint, prefix: str, receives: int, warned: bool
 ) -> None:
     endpoint.create_queue(f"{prefix}q", dead_letters_after=receives)
@@ -183,7 +183,7 @@ def test_a_low_receive_count_is_warned_of(
 
 
 @pytest.mark.parametrize(("seconds", "warned"), [(0, True), (29, True), (30, False)])
-def test_a_low_visibility_is_warned_of(
+def test_case_5_a_low_visibility_is_warned_of(
     lane: SqsLane, endpoint: SqsEndpoint, prefix: str, seconds: int, warned: bool
 ) -> None:
     endpoint.create_queue(f"{prefix}q", visibility_s=seconds, dead_letters_after=10)
@@ -198,7 +198,7 @@ def test_a_low_visibility_is_warned_of(
 @pytest.mark.parametrize(
     ("timeout_s", "visibility_s", "least"), [(20, 119, 120), (20, 120, None), (4, 30, None)]
 )
-def test_a_visibility_is_held_against_the_functions_timeout(
+def test_case_5_a_visibility_is_held_against_the_functions_timeout(
     open_lane: OpenLane,
     endpoint: SqsEndpoint,
     prefix: str,
@@ -223,7 +223,7 @@ def test_a_queue_that_delays_everything_is_warned_of(
     assert "delays every message by 60 s" in the_one(lane.check("q"), Code.QUEUE_DELAYS)
 
 
-def test_dead_lettered_wakeups_are_counted_and_called_harmless(
+def test_case_5_dead_lettered_wakeups_are_counted_and_called_harmless(
     lane: SqsLane, endpoint: SqsEndpoint, prefix: str
 ) -> None:
     """Case 5: received once too often without being looked at, and no run is lost by it."""

@@ -224,7 +224,7 @@ def test_the_receive_count_and_id_are_the_brokers(lane: SqsLane, queue: SqsQueue
 @pytest.mark.parametrize(
     "fault", [UNAVAILABLE, DENIED, GONE, HANG_UP], ids=["503", "denied", "gone", "hang up"]
 )
-def test_an_error_is_raised_and_the_receiver_heals(
+def test_case_11_an_error_is_raised_and_the_receiver_heals(
     lane: SqsLane, proxy: SqsProxy, queue: SqsQueue, fault: Answer | str
 ) -> None:
     """Case 11: the caller backs off and calls again; nothing has to be made anew."""
@@ -254,7 +254,7 @@ def test_one_receive_is_one_try(lane: SqsLane, proxy: SqsProxy) -> None:
     assert proxy.counts() == {"ReceiveMessage": 1}
 
 
-def test_a_receive_whose_packets_are_dropped_ends(
+def test_case_11_a_receive_whose_packets_are_dropped_ends(
     lane: SqsLane, proxy: SqsProxy, queue: SqsQueue
 ) -> None:
     """Case 11, a half-open connection: soon after its wait, not after a connection's lifetime."""

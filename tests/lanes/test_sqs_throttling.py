@@ -44,7 +44,7 @@ def fleet(sqlite_url: str, clock: ManualClock) -> Iterator[Fleet]:
 
 
 @pytest.mark.parametrize("fault", list(FAULTS.values()), ids=list(FAULTS))
-def test_receives_back_off_and_runs_go_on_by_scans(fleet: Fleet, fault: Exception) -> None:
+def test_case_11_receives_back_off_and_runs_go_on_by_scans(fleet: Fleet, fault: Exception) -> None:
     fleet.start(1)
     fleet.run(MINUTE_MS)
     fleet.broker.faults["receive_message"] = fault
@@ -69,7 +69,7 @@ def test_receives_back_off_and_runs_go_on_by_scans(fleet: Fleet, fault: Exceptio
 
 
 @pytest.mark.parametrize("fault", list(FAULTS.values()), ids=list(FAULTS))
-def test_sends_are_made_once_and_left_to_the_nets(fleet: Fleet, fault: Exception) -> None:
+def test_case_11_sends_are_made_once_and_left_to_the_nets(fleet: Fleet, fault: Exception) -> None:
     """Of what is below the seam there are two tries; above it no more are added to them."""
     fleet.start(1)
     fleet.broker.faults["send_message_batch"] = fault
@@ -83,7 +83,9 @@ def test_sends_are_made_once_and_left_to_the_nets(fleet: Fleet, fault: Exception
 
 
 @pytest.mark.parametrize("fault", list(FAULTS.values()), ids=list(FAULTS))
-def test_deletes_that_fail_are_made_again_with_the_message(fleet: Fleet, fault: Exception) -> None:
+def test_case_20_deletes_that_fail_are_made_again_with_the_message(
+    fleet: Fleet, fault: Exception
+) -> None:
     fleet.start(1)
     before = fleet.broker.counts["delete_message_batch"]
     fleet.broker.faults["delete_message_batch"] = fault

@@ -122,7 +122,7 @@ def filled(postgres: Databases, migrated_postgresql: str) -> Iterator[Store]:
 
 @BOTH_WAYS
 @pytest.mark.parametrize("what", _HOT)
-def test_a_hot_statement_uses_its_index(filled: Store, what: str, how: Plan) -> None:
+def test_case_16_a_hot_statement_uses_its_index(filled: Store, what: str, how: Plan) -> None:
     plan = plan_of(filled, *_HOT[what][:2], how)
 
     nodes = list(nodes_of(plan))
@@ -261,7 +261,7 @@ _ON_SQLITE: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", _ON_SQLITE)
-def test_a_hot_statement_uses_its_index_on_sqlite(sqlite_store: Store, what: str) -> None:
+def test_case_16_a_hot_statement_uses_its_index_on_sqlite(sqlite_store: Store, what: str) -> None:
     form, params, wanted = _ON_SQLITE[what]
     put(sqlite_store)
 

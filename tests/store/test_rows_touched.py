@@ -308,7 +308,7 @@ OF_ALL_RUNNING = {"recover", "cancellations", "look up a claim"}
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
 @pytest.mark.parametrize("what", ACTS)
-def test_an_operation_touches_few_rows(crowded: Store, what: str, generic: bool) -> None:
+def test_case_16_an_operation_touches_few_rows(crowded: Store, what: str, generic: bool) -> None:
     act = ACTS[what](crowded)
     most = MOST_TOUCHED
     if what in OF_ALL_RUNNING:

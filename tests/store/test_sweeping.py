@@ -377,7 +377,7 @@ def test_a_wait_without_a_time_out_is_no_timer(store: Store, clock: ManualClock)
 # -- a job that kills its process (docs/cases.md, case 6) ----------------------------------------
 
 
-def test_a_job_that_kills_its_process_is_lost_after_its_attempts(
+def test_case_6_a_job_that_kills_its_process_is_lost_after_its_attempts(
     store: Store, clock: ManualClock
 ) -> None:
     policy = RetryPolicy(max_attempts=3, first=timedelta(seconds=1), jitter=False)
@@ -406,7 +406,7 @@ def test_a_job_that_kills_its_process_is_lost_after_its_attempts(
     assert {state_of(store, run_id) for run_id in others} == {"succeeded"}
 
 
-def test_a_job_that_kills_its_process_can_be_cancelled_at_any_time(
+def test_case_6_a_job_that_kills_its_process_can_be_cancelled_at_any_time(
     store: Store, clock: ManualClock
 ) -> None:
     claimed = a_claimed(store)

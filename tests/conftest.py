@@ -8,8 +8,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -20,6 +19,8 @@ from tests.support.databases import Databases, UnfitDatabaseError, check_fit
 from tests.support.folders import quick_root
 from tests.support.guardian import guardian
 from tests.support.installations import CHOICE, NoServerError, choose
+from tests.support.left_out import LeftOut
+from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from workhorse.store.base.database import ManualClock, Store
@@ -32,6 +33,8 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 NAMED = "WORKHORSE_TEST_DATABASE_URL"
 OFF = "off"
+POOLER = "WORKHORSE_TEST_POOLER"
+"""`refusing` or `ignoring` a session's options: the tests' databases are behind a pooler then."""
 LONG = (
     "tests/flow/",
     "tests/durable/test_model.py",
@@ -47,8 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell has started the tests in the background; their children would ignore it, too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "emulators: it runs against emulators of AWS")
+    config.pluginmanager.register(_left_out)
     for name in list(os.environ):
-        settings = name.startswith("WORKHORSE_") and name not in (NAMED, CHOICE, emulators.CHOICE)
+        kept = (NAMED, CHOICE, POOLER, emulators.CHOICE)
+        settings = name.startswith("WORKHORSE_") and name not in kept
         if settings or name.startswith(("AWS_", "ECS_", "PG")):
             del os.environ[name]
     os.environ |= {
@@ -87,22 +92,12 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count what was left out, by its reason."""
-    if report.skipped and isinstance(report.longrepr, tuple):
-        _left_out[report.longrepr[2].removeprefix("Skipped: ")] += 1
+    """Count the runs of a test on emulators that were not chosen; they have no reports."""
     if report.when == "setup" and emulators.MARKER in report.keywords:
-        _left_out.update({emulators.LEFT_OUT: emulators.others_left_out(report.nodeid)})
+        _left_out.add(emulators.LEFT_OUT, emulators.others_left_out(report.nodeid))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was left out and how to get it."""
-    if +_left_out:
-        terminalreporter.section("left out")
-        for reason, count in sorted((+_left_out).items()):
-            terminalreporter.line(f"{count} test{'s' * (count > 1)}: {reason}")
-
-
-_left_out: Counter[str] = Counter()
+_left_out = LeftOut(Path(__file__).parents[1] / "Makefile")
 
 
 # -- clocks --------------------------------------------------------------------------------------
@@ -174,11 +169,22 @@ def _migrate(url: str) -> None:
         store.close()
 
 
+@pytest.fixture(scope="session")
+def reached(postgres: Databases) -> Iterator[Callable[[str], str]]:
+    """Returns the URL of a database: the server's, or that of a pooler before it."""
+    how = os.environ.get(POOLER, "")
+    if not how:
+        yield postgres.url
+        return
+    with PgBouncer(postgres.url(), ignores_options=how == "ignoring") as pooler:
+        yield pooler.url
+
+
 @pytest.fixture
-def empty_postgresql_url(postgres: Databases) -> Iterator[str]:
+def empty_postgresql_url(postgres: Databases, reached: Callable[[str], str]) -> Iterator[str]:
     """A PostgreSQL database of this test's own, with nothing in it."""
     name = postgres.create()
-    yield postgres.url(name)
+    yield reached(name)
     postgres.discard(name)
 
 
@@ -189,10 +195,12 @@ def empty_sqlite_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgresql_url(postgres: Databases, migrated_postgresql: str) -> Iterator[str]:
+def postgresql_url(
+    postgres: Databases, migrated_postgresql: str, reached: Callable[[str], str]
+) -> Iterator[str]:
     """A migrated, empty PostgreSQL database of this test's own."""
     name = postgres.create(template=migrated_postgresql)
-    yield postgres.url(name)
+    yield reached(name)
     postgres.discard(name)
 
 

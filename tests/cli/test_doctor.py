@@ -22,6 +22,7 @@ from sqlalchemy import text
 from lanes.sqs import SqsLane
 from tests.cli.conftest import CommandLine
 from tests.support.eventually import eventually
+from tests.support.left_out import skip_where_not_meant
 from tests.support.sqs import REGION, SqsEndpoint, SqsQueue, moto_server
 from tests.support.sqs_proxy import DENIED, Answer, SqsProxy, error
 from workhorse.client import doctor
@@ -273,7 +274,7 @@ def _lane_breaks(system: System) -> None:
 
 def _unheard(system: System) -> None:
     if system.url.startswith("sqlite"):
-        pytest.skip("bells are PostgreSQL's")
+        skip_where_not_meant("bells are PostgreSQL's")
     system.env.setenv("WORKHORSE_LANE", "notify")
     system.env.setenv("WORKHORSE_LISTEN_URL", system.ask("empty_postgresql_url"))
 

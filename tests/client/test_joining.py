@@ -617,7 +617,10 @@ def test_a_driver_that_begins_nothing_is_refused(sqlite_url: str) -> None:
     engine.dispose()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has no such argument yet")
+@pytest.mark.skipif(
+    sys.version_info < (3, 12),
+    reason="sqlite3 has no such argument before Python 3.12; `make test PYTHON=python3.12`",
+)
 def test_a_driver_in_its_newer_autocommit_mode_is_refused(sqlite_url: str) -> None:
     """Python 3.12 gave sqlite3 an argument of that name, with and without transactions."""
     with Workhorse(database_url=sqlite_url, lane="polling") as app:

@@ -17,6 +17,7 @@ from tests.client.lanes import RecordingLane
 from tests.store.acting import a_run
 from tests.store.rivals import Rival, blocked_sessions
 from tests.support.eventually import eventually
+from tests.support.left_out import skip_where_not_meant
 from workhorse.app import Workhorse
 from workhorse.client import executing
 from workhorse.domain.hints import no_reach
@@ -176,7 +177,7 @@ def test_a_turn_that_somebody_else_just_took_is_left_to_a_worker(
 ) -> None:
     """Both saw it free, and the index let the other one pass."""
     if store.kind == "sqlite":
-        pytest.skip("one writer at a time: nobody sees a turn free that is taken")
+        skip_where_not_meant("one writer at a time: nobody sees a turn free that is taken")
     app.lane  # noqa: B018 - opened and checked before the rival holds its locks
     with Rival(store) as rival, ThreadPoolExecutor(1) as thread:
         (earlier,) = rival.call(enqueue, [a_run(task="double", session="s")], reach=no_reach)

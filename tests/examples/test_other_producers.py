@@ -98,7 +98,7 @@ def test_plain_http_enqueues_once_whatever_is_lost(shop: tuple[Workhorse, Front]
     assert stored(app) == [told["run_id"]]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed; install it")
 def test_the_example_in_javascript(shop: tuple[Workhorse, Front]) -> None:
     app, front = shop
     front.lost = 2

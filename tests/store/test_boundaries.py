@@ -30,6 +30,7 @@ from tests.store.acting import (
 )
 from tests.store.invariants import check_invariants
 from tests.store.rivals import Rival
+from tests.support.left_out import skip_where_not_meant
 from workhorse.domain.boundaries import LOADED_BYTES, BoundaryKind, NewBoundary
 from workhorse.domain.ids import RunId
 from workhorse.domain.recording import NewProgress, ReadValue, Record, Recorded
@@ -160,7 +161,7 @@ def test_a_record_and_a_recovery_of_the_same_run_come_one_after_the_other(
 ) -> None:
     """The lock that the insert takes is one that a takeover waits for."""
     if store.kind == "sqlite":
-        pytest.skip("SQLite has one writer at a time: there is no order to force")
+        skip_where_not_meant("SQLite has one writer at a time: there is no order to force")
     claimed = a_claimed(store, retry=RetryPolicy(jitter=False))
     clock.advance(LEASE_MS)
     with Rival(store) as rival:

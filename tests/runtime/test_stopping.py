@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -268,6 +269,45 @@ def test_a_handler_that_ends_itself_when_it_is_told_is_handed_back(rig: Rig, kin
 
     view = rig.view(run_id)
     assert (view.state, view.attempt) == (RunState.READY, 1)
+
+
+@pytest.mark.parametrize("other_error", [False, True])
+def test_who_swallows_what_ends_it_at_a_boundary_is_handed_back_all_the_same(
+    rig: Rig, kind: str, other_error: bool
+) -> None:
+    """What it comes to is made without that boundary: its end would be no end."""
+    started = threading.Event()
+
+    def come_to() -> str:
+        if other_error:
+            raise ConnectionError("a library's own view of it")
+        return "went on"
+
+    def plain(ctx: Context) -> str:
+        started.set()
+        ctx.stopping.wait(20)
+        with contextlib.suppress(BaseException):
+            return ctx.checkpoint("charge", lambda: "charged")
+        return come_to()
+
+    async def waits(ctx: AsyncContext) -> str:
+        started.set()
+        await ctx.stopping.wait(20)
+        with contextlib.suppress(BaseException):
+            await ctx.sleep("a rest", timedelta(hours=1))
+        return come_to()
+
+    rig.task("t")(plain if kind == "plain" else waits)
+    worker = rig.worker()
+    worker.start()
+    run_id = rig.enqueue("t")
+    rig.wake(run_id)
+    assert started.wait(10)
+
+    assert worker.stop(20) is False
+
+    view = rig.view(run_id)
+    assert (view.state, view.attempt, view.result) == (RunState.READY, 1, None)
 
 
 def test_an_error_after_the_stop_is_still_an_error(rig: Rig, kind: str) -> None:

@@ -32,6 +32,7 @@ from workhorse.domain.recording import Record, Recorded
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun, Reason, RunState
 from workhorse.errors import ConfigurationError, LeaseLostError, TransactionTimeoutError
+from workhorse.handlers.replay.gate import Gate as Gates
 from workhorse.handlers.signals import Stopped, StopReason, StopSwitch
 from workhorse.runtime.execution.transactions import CONNECTIONS, Transactions
 from workhorse.store.base.database import Store
@@ -469,9 +470,9 @@ class Line:
 
 
 def an_activation(claimed: ClaimedRun) -> Any:
-    core = SimpleNamespace(
-        cancelled=StopSwitch(f"run {claimed.id}"), stopping=StopSwitch(), suspended=False
-    )
+    switches = {"cancelled": StopSwitch(f"run {claimed.id}"), "stopping": StopSwitch()}
+    gate = Gates("the run", None, **switches)
+    core = SimpleNamespace(**switches, suspended=False, replay=SimpleNamespace(gate=gate))
     recorder = SimpleNamespace(take=lambda record, answer: None)
     return SimpleNamespace(claimed=claimed, core=core, recorder=recorder, outcome=None)
 

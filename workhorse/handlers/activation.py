@@ -145,6 +145,11 @@ class ActivationCore:
         """Whether the activation is ended at its waits; before, its tasks are held at them."""
         return self._replay is not None and self._replay.suspended
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether a boundary was not begun because the worker ends."""
+        return self._replay is not None and self._replay.gate.cut_short
+
     def forget_waits(self) -> None:
         """Let none of the waits count that tasks of the handler are held at: it has failed."""
         self.replay.forget_waits()

@@ -22,7 +22,7 @@ class Gate:
         cancelled: Set when the handler is to end.
     """
 
-    __slots__ = ("_cancelled", "_closed", "_owner", "_recorder", "_stopping")
+    __slots__ = ("_cancelled", "_closed", "_owner", "_recorder", "_stopping", "cut_short")
 
     def __init__(
         self,
@@ -37,6 +37,9 @@ class Gate:
         self._stopping: Final = stopping
         self._cancelled: Final = cancelled
         self._closed: BaseException | None = None
+        self.cut_short = False
+        """Whether something was not begun because the worker ends: what the handler comes to is
+        then made without it, whatever it makes of the error."""
 
     @property
     def writer(self) -> Recorder:
@@ -71,13 +74,23 @@ class Gate:
             Stopped: The activation is told to stop.
             ConfigurationError: There is nobody who writes.
         """
-        if self._cancelled:
-            self._cancelled.raise_if_set()
-        if self._stopping:
-            self._stopping.raise_if_set()
+        self.check_told()
         if self._closed is not None:
             raise self._closed
         _ = self.writer
+
+    def check_told(self) -> None:
+        """Raise where the handler is told to stop, and note it where its worker ends.
+
+        Raises:
+            LeaseLostError: The lease is gone.
+            Stopped: For any other reason.
+        """
+        told = self._cancelled or self._stopping
+        if told:
+            if told.reason is StopReason.SHUTDOWN:
+                self.cut_short = True
+            told.raise_if_set()
 
     def close(self, error: BaseException) -> None:
         """Have nothing new begin any more; the first error stands."""

@@ -34,6 +34,8 @@ def of_value(activation: Activation, value: object) -> Outcome:
         if decided is not None:
             activation.swallowed = isinstance(decided, SuspendedAt)
             return decided
+    if activation.core.cut_short and only_ends(activation):
+        return HandedBack()  # it was told so at a boundary, and went on without that
     unawaited = forgotten(activation)
     if unawaited is not None:
         return Failed(describe(unawaited), reason_for(activation.task, unawaited))
@@ -65,7 +67,7 @@ def of_told(activation: Activation, error: BaseException) -> Outcome | None:
         activation.swallowed = isinstance(decided, SuspendedAt) and not tells_of(ENDS, error)
         return decided
     stop = activation.core.cancelled.reason or activation.core.stopping.reason
-    if stop is not None and (tells_of(STOPS, error) or _uprooted_by(activation, stop)):
+    if stop is not None and (tells_of(STOPS, error) or _ended_by(activation, stop)):
         return of_stop(stop)
     return None
 
@@ -132,6 +134,13 @@ def forgotten(activation: Activation) -> BoundaryNotAwaitedError | None:
     return activation.core.forgotten([task.get_coro() for task in activation.children or ()])
 
 
-def _uprooted_by(activation: Activation, stop: StopReason) -> bool:
-    # Once its tasks were cancelled for a shutdown, whatever a handler raises comes of that.
-    return activation.uprooted and stop is StopReason.SHUTDOWN
+def only_ends(activation: Activation) -> bool:
+    """Say that a handler was told to stop for no other reason than that its worker ends."""
+    return activation.core.cancelled.reason in (None, StopReason.SHUTDOWN)
+
+
+def _ended_by(activation: Activation, stop: StopReason) -> bool:
+    # Once its tasks were cancelled for a shutdown, or a boundary was refused, whatever a handler
+    # raises comes of that.
+    told = activation.uprooted or activation.core.cut_short
+    return told and stop is StopReason.SHUTDOWN

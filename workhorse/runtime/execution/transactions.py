@@ -193,8 +193,7 @@ class _Asked:
             LeaseLostError: Its lease has lapsed or is lost, or it has ended in another way.
         """
         activation = self.activation
-        activation.core.cancelled.raise_if_set()
-        activation.core.stopping.raise_if_set()
+        activation.core.replay.gate.check_told()
         if self.pending.done or activation.outcome is not None or activation.core.suspended:
             raise LeaseLostError(
                 f"run {activation.claimed.id}: its activation has ended before transaction "

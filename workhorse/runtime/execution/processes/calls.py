@@ -152,6 +152,8 @@ class Call:
             activation.swallowed = isinstance(decided, SuspendedAt) and not ended.passed_on
             return decided
         if ended.failure is None:
+            if ended.stopped and verdicts.only_ends(activation):
+                return HandedBack()
             return Succeeded(ended.result or "null")
         stop = activation.core.cancelled.reason or activation.core.stopping.reason
         if stop is not None and ended.stopped:

@@ -163,14 +163,15 @@ class Process:
             return Ended(
                 failure=describe(error),
                 reason=reason_for(task, error),
-                stopped=tells_of(STOPS, error),
+                stopped=tells_of(STOPS, error) or work.core.cut_short,
                 passed_on=tells_of(ENDS, error),
                 waits=work.waits(),
             )
         finally:
             work.core.end()
         try:
-            return Ended(result=task.encode_result(value), waits=work.waits())
+            result = task.encode_result(value)
+            return Ended(result=result, stopped=work.core.cut_short, waits=work.waits())
         except BaseException as error:  # noqa: BLE001 - a codec runs the user's code
             failure, reason = describe(error), reason_for(task, error)
             return Ended(failure=failure, reason=reason, waits=work.waits())

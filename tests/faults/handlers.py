@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -345,13 +346,20 @@ def forks(ctx: Context, which: int) -> dict[str, Any]:
 
 @app.task("faults.leaves_thread", queue=BAD, retry=PATIENT)
 def leaves_thread(ctx: Context, millis: int) -> dict[str, Any]:
+    returned, held = threading.Event(), _Held()
+    weakref.finalize(held, returned.set)  # goes with this call's frame, when it has returned
     with activation(ctx) as one:
-        threading.Thread(target=partial(_late, ctx, one), daemon=True).start()
+        threading.Thread(target=partial(_late, ctx, one, returned), daemon=True).start()
         return one.end()
 
 
-def _late(ctx: Context, one: Activation) -> None:
-    time.sleep(0.3)
+class _Held:
+    """What only a call's frame holds."""
+
+
+def _late(ctx: Context, one: Activation, returned: threading.Event) -> None:
+    returned.wait()
+    time.sleep(0.5)
     acts: list[Callable[[], object]] = [
         lambda: ctx.checkpoint("late", lambda: one.mark),
         lambda: ctx.sleep("late nap", timedelta(seconds=1)),

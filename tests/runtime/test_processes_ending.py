@@ -100,17 +100,6 @@ def test_a_cancelled_handler_is_told(live: Rig, tmp_path: Path) -> None:
     assert is_running(pid)
 
 
-def test_one_that_swallows_what_ends_it_is_handed_back(live: Rig, tmp_path: Path) -> None:
-    run_id = enqueue(live, "goes on without its boundary", tmp_path)
-    worker = started(live)
-    process_of(tmp_path)
-
-    assert not worker.stop(20)
-
-    view = live.view(run_id)
-    assert (view.state, view.attempt, view.result) == (RunState.READY, 1, None)
-
-
 @pytest.mark.parametrize("task", ["deaf", "holds the interpreter"])
 def test_one_that_does_not_listen_is_killed_and_nothing_stays_stuck(
     lite: Rig, tmp_path: Path, task: str

@@ -151,8 +151,8 @@ class Suspending:
 class Ended:
     """The handler has ended: with a result, or with a failure.
 
-    `stopped` says that its error tells of a stop or of a lost lease, or that a boundary of it was not
-    begun because the worker ends; `passed_on` that its error tells of a stop or of a wait.
+    `stopped` says that its error tells of a stop or of a lost lease, or that a boundary of it was
+    not begun because the worker ends; `passed_on` that its error tells of a stop or of a wait.
     """
 
     kind: Literal["ended"] = "ended"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import queue
+import signal
 import threading
 from collections.abc import Callable
 
@@ -75,3 +78,33 @@ def test_threads_are_daemons_and_take_work_after_a_close() -> None:
     threads.submit(note)
     assert done.wait(10)
     assert daemon == [True]
+
+
+def test_a_copy_that_a_call_has_forked_does_nothing_else() -> None:
+    """What waits for a thread is copied too, and would be done twice, under one lease."""
+    threads = Threads("forking")
+    reading, writing = os.pipe()
+    forked: queue.Queue[int] = queue.Queue()
+
+    def forks() -> None:
+        child = os.fork()
+        if child:
+            forked.put(child)
+            return
+        os.close(reading)
+        os.write(writing, b"forked")
+        threads._work.append(lambda: os.write(writing, b", and went on"))
+
+    threads.submit(forks)
+    child = forked.get(timeout=10)
+    os.close(writing)
+    said = b""
+    while data := os.read(reading, 100):
+        said += data
+        if b"went on" in said:  # it would wait for more
+            os.kill(child, signal.SIGKILL)
+    os.close(reading)
+    os.waitpid(child, 0)
+    threads.close()
+
+    assert said == b"forked"

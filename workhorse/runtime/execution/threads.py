@@ -7,6 +7,7 @@ hangs would keep the process from ending.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -58,11 +59,14 @@ class Threads:
             self._changed.notify_all()
 
     def _serve(self, call: Callable[[], object]) -> None:
+        process = os.getpid()
         while True:
             try:
                 call()
             except BaseException:  # noqa: BLE001 - the thread is needed again
                 _log.exception("thread %s: its call failed", threading.current_thread().name)
+            if os.getpid() != process:
+                return  # a copy that the call has forked: what waits here is the worker's to do
             del call  # or it would keep what it closes over alive while the thread is idle
             with self._changed:
                 self._idle += 1

@@ -35,6 +35,10 @@ test: setup ## run all tests on SQLite and a throw-away PostgreSQL
 fuzz: setup ## try a hundred thousand evil inputs (ARGS="--seed 7 --kind acts"); takes ten minutes
 	@exec $(python) -m tests.fuzz $(ARGS)
 
+.PHONY: explore
+explore: setup ## go through all interleavings of two workers and one run; takes a minute or two
+	@exec $(python) -m tests.exploration $(ARGS)
+
 .PHONY: emulators
 emulators: setup ## run the tests of SQS against LocalStack, MiniStack, fauxqs and moto
 	$(python) tools/emulators.py install localstack ministack fauxqs

@@ -75,7 +75,7 @@ _PASSING = ["40001", "40P01", "55P03", "53300", "53200", "53100", "57P03", "5701
 
 @pytest.mark.parametrize("state", _PASSING)
 @pytest.mark.parametrize("how", ["run", "run_once", "read"])
-def test_what_passes_by_itself_is_tried_again(
+def test_case_14_what_passes_by_itself_is_tried_again(
     postgresql_store: Store, rests: list[float], state: str, how: str
 ) -> None:
     op, _ = _failing(2, _raise_state(state))
@@ -197,7 +197,7 @@ def test_a_connection_to_a_server_that_only_reads_is_thrown_away(
     store.close()
 
 
-def test_a_deadlock_is_no_error(postgresql_store: Store) -> None:
+def test_case_14_a_deadlock_is_no_error(postgresql_store: Store) -> None:
     """Two operations that lock in opposite orders: one of them is tried again."""
     store = postgresql_store
     first, second = put(store), put(store)
@@ -350,7 +350,7 @@ def test_a_reader_waits_for_no_writer(sqlite_store: Store) -> None:
         writer.rollback()
 
 
-def test_a_busy_file_is_tried_again(sqlite_store: Store, rests: list[float]) -> None:
+def test_case_14_a_busy_file_is_tried_again(sqlite_store: Store, rests: list[float]) -> None:
     def busy(tx: Tx) -> None:
         raise OperationalError("x", {}, sqlite3.OperationalError("database is locked"))
 

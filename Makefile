@@ -94,6 +94,13 @@ FULL ?=
 faults: setup ## break a fleet of real processes for 15 minutes (FULL=1: for hours; ARGS="--seed 7")
 	@exec $(python) -m tests.faults $(if $(FULL),--full) $(ARGS)
 
+# How long; the last figures and their plot are in docs/soak.md.
+MINUTES ?= 30
+
+.PHONY: soak
+soak: setup ## let a fleet work for MINUTES=30, break it now and then, and see what grows
+	@exec $(python) -m tests.soak --minutes $(MINUTES) $(ARGS)
+
 .PHONY: bench
 bench: setup ## measure throughput and latency; writes benchmarks/results/latest.json
 	@exec $(python) -m benchmarks $(ARGS)

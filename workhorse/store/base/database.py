@@ -38,6 +38,7 @@ from workhorse.store.base.connecting import (
 )
 from workhorse.store.base.credentials import Credentials
 from workhorse.store.base.dialect import CLOCK, Dialect, PostgresDialect, SqliteDialect
+from workhorse.store.base.hanging import Hangs, watch
 from workhorse.store.base.statements import Builder, Statements
 
 P = ParamSpec("P")
@@ -100,7 +101,8 @@ class Tx:
     def wait_for_locks(self) -> None:
         """Lift the bound on waiting for a row: another's transaction decides how long it takes."""
         if self.dialect.name == "postgresql" and not self.joined:
-            self.conn.exec_driver_sql("set local lock_timeout = 0")
+            lifted = "select set_config('lock_timeout', '0', true), pg_backend_pid()"
+            self._store.hangs.depends(self.conn.exec_driver_sql(lifted).one()[1])
 
 
 @functools.cache
@@ -148,6 +150,8 @@ class Store:
         self._engine: Engine | None = None
         self._in_use: dict[Any, Any] = {}
         self._in_use_lock = threading.Lock()
+        self.hangs = Hangs(self.target)
+        """Who waits for an answer of the database; PostgreSQL alone keeps anybody waiting."""
 
     @classmethod
     def open(
@@ -287,6 +291,7 @@ class Store:
     ) -> T:
         rest = _FIRST_REST
         for left in range(tries - 1, -1, -1):
+            self.hangs.begin()
             try:
                 with self._transaction(reads=reads, single=single) as tx:
                     return op(tx)
@@ -302,6 +307,8 @@ class Store:
                         f"{self.description} did not answer ({_named(cause)}); the operation may "
                         "have happened, and repeating it is safe"
                     ) from error
+            finally:
+                self.hangs.end()
             time.sleep(rest * (0.5 + self._draw.random() / 2))
             rest = min(rest * 2, _LONGEST_REST)
         raise AssertionError("unreachable")  # pragma: no cover
@@ -328,6 +335,7 @@ class Store:
         self, conn: Connection, builder: Builder, form: tuple[Hashable, ...], params: dict[str, Any]
     ) -> CursorResult[Any]:
         """Run a statement on a connection. For `Tx`."""
+        self.hangs.goes_on()
         prepared = self._statements.prepare(builder, *form)
         values = {**prepared.defaults, **params}
         if prepared.needs_clock:
@@ -358,10 +366,13 @@ class Store:
                     event.listen(engine, "connect", self._note_connect, insert=True)
                     event.listen(engine, "checkout", self._note_checkout)
                     event.listen(engine, "checkin", self._note_checkin)
+                    if self.kind == "postgresql":
+                        watch(self.hangs)
                     self._engine = engine
         return engine
 
     def _note_connect(self, raw: Any, record: Any) -> None:
+        self.hangs.uses(raw)
         with self._in_use_lock:
             # One that broke before it was handed out is no more told of.
             broken = [each for each, old in self._in_use.items() if getattr(old, "closed", False)]
@@ -370,6 +381,7 @@ class Store:
             self._in_use[record] = raw
 
     def _note_checkout(self, raw: Any, record: Any, proxy: Any) -> None:
+        self.hangs.uses(raw)
         with self._in_use_lock:
             self._in_use[record] = raw
 

@@ -145,6 +145,21 @@ def _in_one(
     bound_ms: float | None,
 ) -> RecordAnswer | None:
     """Try once; without an operation, only look whether an earlier try has happened."""
+    store.hangs.begin()
+    try:
+        return _in_transaction(store, record, operation, current, what, bound_ms)
+    finally:
+        store.hangs.end()
+
+
+def _in_transaction(
+    store: Store,
+    record: Record,
+    operation: Callable[[Connection], str] | None,
+    current: _Try,
+    what: str,
+    bound_ms: float | None,
+) -> RecordAnswer | None:
     engine = store.engine
     pool = engine.pool
     guard: Guard | None = None
@@ -152,13 +167,15 @@ def _in_one(
     conn = engine.connect()
     try:
         transaction = conn.begin()
-        marker = _mark(store, conn)
+        marker, backend = _mark(store, conn)
         if operation is None:
             answer = _found_before(Tx(conn, store), record)
         else:
             guard = Guard(what, conn, bound_ms)
             current.step = _Step.OPERATION
+            store.hangs.depends(backend)  # how long it takes is its author's to say
             record = _carried_out(guard, conn, record, operation)
+            store.hangs.depends(None)
             current.step = _Step.END
             answer = _end(Tx(conn, store), guard, record, marker)
         if answer is None or answer.result is not Recorded.STORED or operation is None:
@@ -220,12 +237,13 @@ def _found_before(tx: Tx, record: Record) -> RecordAnswer | None:
 # -- connections ---------------------------------------------------------------------------------
 
 
-def _mark(store: Store, conn: Connection) -> str:
-    """Make the transaction known by a setting that ends with it."""
+def _mark(store: Store, conn: Connection) -> tuple[str, int | None]:
+    """Make the transaction known by a setting that ends with it; return that, and its process."""
     marker = secrets.token_hex(8)
-    if store.kind == "postgresql":
-        conn.exec_driver_sql(f"select set_config('{_MARKER}', %s, true)", (marker,))
-    return marker
+    if store.kind != "postgresql":
+        return marker, None
+    marked = f"select set_config('{_MARKER}', %s, true), pg_backend_pid()"
+    return marker, conn.exec_driver_sql(marked, (marker,)).one()[1]
 
 
 def _bound_ourselves(tx: Tx, marker: str) -> bool:

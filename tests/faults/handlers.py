@@ -27,11 +27,14 @@ from sqlalchemy import Connection, text
 from tests.faults import ledger as said
 from tests.faults.ledger import Ledger, Pulse
 from workhorse import AsyncContext, BatchItem, Context, RetryPolicy, Workhorse
+from workhorse.store.base import hanging
 
 app = Workhorse()
 
 FOLDER: Final = Path(os.environ.get("FAULTS_FOLDER", "."))
 LEASE_S: Final = app.settings.lease_seconds
+# In proportion to the leases: who waits for a silent connection does nothing else meanwhile.
+vars(hanging)["HANGS_AFTER_S"] = LEASE_S * 2
 WORK, BATCH, PROCESS, BAD = "work", "batch", "process", "bad"
 QUEUES: Final = (WORK, BATCH, PROCESS, BAD)
 

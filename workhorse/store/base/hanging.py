@@ -59,7 +59,7 @@ class Hangs:
 
     Args:
         target: The store's database.
-        after_s: How long a statement may go without an answer.
+        after_s: How long a statement may go without an answer; HANGS_AFTER_S by default.
         on_its_way_s: How long an answer may be under way.
         clock: In seconds; another one is for tests.
     """
@@ -68,12 +68,12 @@ class Hangs:
         self,
         target: Target,
         *,
-        after_s: float = HANGS_AFTER_S,
+        after_s: float | None = None,
         on_its_way_s: float = _ON_ITS_WAY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target = target
-        self._after_s = after_s
+        self._after_s = HANGS_AFTER_S if after_s is None else after_s
         self._on_its_way_s = on_its_way_s
         self._clock = clock
         # By thread; a dictionary's own operations need no lock.

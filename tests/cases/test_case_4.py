@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.cases.scene import Scene
-from tests.runtime.rig import Gate
+from tests.runtime.rig import QUICK, Gate
 from tests.support.eventually import eventually
 from workhorse.domain.runs import RunState
 
@@ -48,3 +49,24 @@ def test_case_4_what_is_handed_back_goes_on_elsewhere_whatever_its_wakeup_does(
     if not known:
         eventually(lambda: leave.reached.is_set())
     assert scene.starts == {run_id: 2, late: 1}
+
+
+def test_case_4_a_handler_that_is_told_in_time_ends_its_run_itself(scene: Scene) -> None:
+    """When the drain is over, not when it is handed back: what it returns then stands."""
+    rig, gate = scene.rig, Gate()
+
+    def long(ctx: Any) -> str:
+        gate.reached.set()
+        eventually(lambda: bool(ctx.cancelled))
+        return "just in time"
+
+    scene.task("long", long)
+    run_id = rig.enqueue("long", wake=True)
+    worker = scene.worker(shutdown=replace(QUICK, cancel_grace_ms=15_000))
+    gate.wait()
+
+    worker.stop(0)
+
+    view = rig.view(run_id)
+    assert (view.state, view.attempt, view.fence) == (RunState.SUCCEEDED, 1, 1)
+    assert view.result == '"just in time"'

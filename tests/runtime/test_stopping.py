@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 import pytest
@@ -487,3 +488,54 @@ def test_the_parts_of_a_shutdown_leave_time_before_the_backstop(
     assert waits[:2] == [shutdown.drain_ms, shutdown.cancel_grace_ms]
     assert len(waits) == 4
     assert sum(waits[1:]) <= shutdown.backstop_ms - 500
+
+
+def test_who_holds_the_interpreter_takes_the_time_from_what_comes_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drain ends a second late: what follows is done in less, and the backstop stays away."""
+    gate, now = Gate(), [100.0]
+    rig.task("t")(gate.come)
+    rig.enqueue("t")
+    shutdown = Shutdown()
+    worker = rig.worker(shutdown=shutdown)
+    worker.start()
+    gate.wait()
+    parts = worker._parts
+
+    def not_quiet(timeout: float) -> bool:
+        now[0] += timeout + (1.0 if timeout == shutdown.drain_ms / 1000 else 0.0)
+        return False
+
+    def close(within_ms: float) -> None:
+        now[0] += within_ms / 1000
+
+    monkeypatch.setattr("workhorse.runtime.process.parts.time", Namespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(parts, "_wait_until_quiet", not_quiet)
+    monkeypatch.setattr(parts, "close", close)
+    parts.shut_down(shutdown.drain_ms / 1000)
+    monkeypatch.undo()
+    gate.open()
+
+    backstop_s = (shutdown.drain_ms + shutdown.backstop_ms) / 1000
+    assert now[0] - 100.0 <= backstop_s - 0.5 + 0.001
+
+
+def test_executors_that_hang_share_what_time_there_is(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+
+    def hangs(timeout: float) -> bool:
+        now[0] += timeout
+        return False
+
+    engine = rig.worker()._parts.engine
+    monkeypatch.setattr(
+        "workhorse.runtime.execution.engine.time", Namespace(monotonic=lambda: now[0])
+    )
+    monkeypatch.setattr(engine, "_executors", [Namespace(close=hangs) for _ in range(4)])
+
+    assert not engine.close(99.0)
+
+    assert now[0] <= 100.5

@@ -14,7 +14,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from workhorse.domain.hints import Hint, Reach
 from workhorse.domain.outcomes import HandedBack
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from workhorse.store.base.database import Store
 
 _log = get_logger("worker")
+
+_MORE_S: Final = 0.5
+"""What the executors have, all together, where the time for closing is over."""
 
 
 class Engine:
@@ -183,10 +186,13 @@ class Engine:
         self._heartbeat.close()
         self._monitor.close()
         self._transactions.close()
+        # What is left to them when the time is over, they share: a backstop waits for none of them.
+        last = max(deadline, time.monotonic() + _MORE_S)
         for executor in self._executors:
-            done = executor.close(max(0.5, min(2.0, _left(deadline)))) and done
+            done = executor.close(min(2.0, _left(last))) and done
+        last = max(last, time.monotonic() + _MORE_S / 5)
         for loop in self._loops:
-            done = loop.join(max(0.1, _left(deadline))) and done
+            done = loop.join(_left(last)) and done
         self._protection.wait(_left(deadline) - 0.5)
         self._heartbeat_store.close()
         self._closed = True

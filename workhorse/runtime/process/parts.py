@@ -32,6 +32,8 @@ _log = get_logger("worker")
 
 _CLAIMS_IN_FLIGHT: Final = 2
 """Claims, and what belongs to them, at one time: the third connection is the writer's."""
+_EXIT_S: Final = 0.5
+"""How long a process may take to end once its worker has stopped, before the backstop comes."""
 _LEAVE_S: Final = 0.5
 """How long the last act of an ending worker, to leave the list of processes, may take."""
 
@@ -179,6 +181,7 @@ class Parts:
     def shut_down(self, drain_s: float) -> bool:
         """Go through all parts of a shutdown; answer whether all runs ended by themselves."""
         shutdown, hand_back_ms = self._options.shutdown, self._options.shutdown.hand_back_ms
+        ends = time.monotonic() + drain_s + shutdown.backstop_ms / 1000 - _EXIT_S
         self.end_claims()
         self.holdings.tell_stopping()
         quiet = self._wait_until_quiet(drain_s)
@@ -187,9 +190,11 @@ class Parts:
             quiet = self._wait_until_quiet(shutdown.cancel_grace_ms / 1000)
         if not quiet:
             self.engine.uproot_all()
-            # What hangs must not bring the backstop on: that would be before the hand-backs.
-            left_ms = shutdown.backstop_ms - shutdown.cancel_grace_ms
-            hand_back_ms = min(hand_back_ms, max(500, left_ms - 500))
+            # What hangs must not bring the backstop on: that would be before the hand-backs. Who
+            # holds the interpreter while one part of it ends takes its time from the next.
+            planned_ms = shutdown.backstop_ms - shutdown.cancel_grace_ms - _EXIT_S * 1000
+            left_ms = (ends - time.monotonic()) * 1000
+            hand_back_ms = round(min(hand_back_ms, max(500, min(planned_ms, left_ms))))
             quiet = self._wait_until_quiet(hand_back_ms / 3000)
             hand_back_ms = hand_back_ms * 2 // 3
         released = self.engine.release()
@@ -200,9 +205,10 @@ class Parts:
 
     def close(self, within_ms: float) -> bool:
         """Settle what has ended, send its wakeups, end all threads; answer whether that was all."""
-        closed = self.engine.close(time.monotonic() + within_ms / 1000)
+        deadline = time.monotonic() + within_ms / 1000
+        closed = self.engine.close(deadline)
         self.hooks.close()
-        self.presence.close(_LEAVE_S)
+        self.presence.close(min(_LEAVE_S, max(0.0, deadline - time.monotonic())))
         return closed
 
     def _wait_until_quiet(self, timeout: float) -> bool:

@@ -152,7 +152,7 @@ def render(kept: dict[str, Any]) -> str:
         "| fault | times | calls under way when it struck: median, most | struck with none |",
         "| --- | --- | --- | --- |",
         *(
-            f"| {name} | {count} | {_spread(kept['under_way'].get(name, {}))} |"
+            f"| {name} | {count} | {_spread(kept.get('under_way', {}).get(name, {}))} |"
             for name, count in kept["faults"].items()
         ),
     ]

@@ -11,13 +11,14 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
 
 from tests.faults.evidence import Evidence, Span, gather
-from tests.faults.faults import FAULTS, Fault
+from tests.faults.faults import FAULTS, SERVER, Fault
 from tests.faults.fleet import Fleet, Hit
 from tests.faults.flights import Flights
 from tests.faults.judge import Verdict, judge
@@ -27,8 +28,10 @@ ENDS: Final = frozenset({0, 3, 4, 5, -15, -9, 77})
 """How processes end that were told to, were killed, or whose handler exits; see docs/cli.md."""
 REST_WITHIN_S: Final = 180.0
 ENOUGH_AFTER_S: Final = 30.0
-_TRIALS: Final = 20
+_TRIALS: Final = 10
 """So often a fault is tried that finds the server taken away by another."""
+_PATIENCE: Final = 3
+"""So often before the server has to stay."""
 _HEALS_WITHIN_S: Final = 60.0
 _BETWEEN_S: Final = 0.3
 """The least rest between two faults of a kind."""
@@ -94,6 +97,8 @@ class Campaign:
         self._began = 0.0
         self._log: list[str] = []
         self._lock = threading.Lock()
+        self._server = threading.Lock()
+        """Held while a fault takes the server away, or needs it to stay."""
         self._seen: dict[tuple[str, str, int], float] = {}
         self._over = threading.Event()
         self.times: Counter[str] = Counter()
@@ -167,30 +172,37 @@ class Campaign:
     def _apply(self, step: Step) -> None:
         """Apply a fault, leave it to work, take it back.
 
-        Where another track has taken the server away, it is tried again and counted once.
+        Where another track has taken the server away, it is tried again and counted once; after a
+        few trials that track has to wait until it is applied.
         """
+        alone = step.kind == SERVER
         for trial in range(1, _TRIALS + 1):
             fault: Fault = self._known[step.fault]()
-            began = time.monotonic()
-            try:
-                did = _done(fault.apply(self._fleet, random.Random(step.seed)))
-            except psycopg.OperationalError:
-                self._fleet.struck()
-                self._heal(fault)
-                if trial == _TRIALS:
+            with self._server if alone or trial > _PATIENCE else nullcontext():
+                began = time.monotonic()
+                try:
+                    did = _done(fault.apply(self._fleet, random.Random(step.seed)))
+                except psycopg.OperationalError:
+                    self._fleet.struck()
+                    self._heal(fault)
+                    if trial == _TRIALS:
+                        raise
+                    time.sleep(0.3)
+                    continue
+                except BaseException:
+                    self._heal(fault)
                     raise
-                time.sleep(0.5)
-                continue
-            except BaseException:
+                at, group = self._fleet.struck() or (began, 0)
+                with self._lock:
+                    self._hits.append(Hit(step.fault, at, group))
+                    self.times[step.fault] += 1
+                self._note(f"{step.kind}: {step.fault}: {did}")
+                if alone:
+                    time.sleep(step.holds_s)
+                    self._heal(fault)
+            if not alone:
+                time.sleep(step.holds_s)
                 self._heal(fault)
-                raise
-            at, group = self._fleet.struck() or (began, 0)
-            with self._lock:
-                self._hits.append(Hit(step.fault, at, group))
-                self.times[step.fault] += 1
-            self._note(f"{step.kind}: {step.fault}: {did}")
-            time.sleep(step.holds_s)
-            self._heal(fault)
             time.sleep(_BETWEEN_S)
             return
 

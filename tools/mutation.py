@@ -1,18 +1,24 @@
 """Changes the store one small thing at a time, and looks whether a test notices.
 
-python -m tools.mutation leasing sweeping:_expired domain.transitions
+python -m tools.mutation leasing sweeping:_expired transitions
 python -m tools.mutation --sample 60 settling claiming
 python -m tools.mutation --list leasing
+python -m tools.mutation --out found.jsonl store                  # everything: an hour on two cores
+python -m tools.mutation --again found.jsonl --tests client --learned more.json store
 
-A name is a module of workhorse/store, or any under workhorse; behind a colon stand functions.
-Functions are changed in memory, in one process that has collected the tests once: no file is
-written, and a mutant costs no more than the tests that it takes to find it. The tools that there
-are change operators and constants of Python alone; here conditions of statements are changed too:
-each part of a `where`, an `and_` or an `or_` is left out once, as are locks, columns of an update,
-and arms of a `case`. What only runs at import (constants) is left alone, as are texts and names.
+A name is a module of workhorse/store or workhorse/domain, or `store` for all of the store; behind a
+colon stand functions. Functions are changed in memory, in one process that has collected the tests
+once: no file is written, and a mutant costs no more than the tests that it takes to find it. The
+tools that there are change operators and constants of Python alone; here conditions of statements
+are changed too: each part of a `where`, an `and_` or an `or_` is left out once, as are locks,
+columns of an update, and arms of a `case`. What only runs at import (constants) is left alone, as
+are texts and names.
 
-The tests that fit a module run on SQLite first, then on PostgreSQL; one that has just found a
-mutant is asked first for the next. The report is a table in Markdown; see docs/mutation-report.md.
+Which tests to ask is measured and not chosen: first all tests run once, and each says which blocks
+of code it came through and how long it took (`--learned FILE` keeps that). A mutant is then shown
+to those tests alone that come through the place that it changes: the one that found the last mutant
+of its function first, then the quickest, up to `--enough` seconds. The report is a table in
+Markdown; see docs/mutation-report.md.
 """
 
 from __future__ import annotations
@@ -20,14 +26,18 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import functools
 import importlib
 import inspect
+import json
 import os
 import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,8 +48,20 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 ROOT: Final = Path(__file__).parent.parent
-LONGEST_S: Final = 240
-"""How long a test may take with a mutant; one that takes longer has found it."""
+PLACES: Final = ("store", "domain")
+"""The parts of workhorse whose modules are known by their names alone."""
+TESTS: Final = ("domain", "store", "exploration/test_exploration.py", "durable")
+"""Tests that run in one process, so that they see what is changed in it."""
+LENGTHY: Final = (
+    "durable/test_model.py", "durable/test_fan_in.py", "durable/test_cases_7_and_8.py",
+    "durable/test_cases_9_and_10.py", "store/test_plans.py", "store/test_waiting_plans.py",
+    "store/test_measuring_plans.py", "store/test_storm.py", "store/test_waiting_storm.py",
+    "store/test_migrating.py", "store/test_connections.py", "store/test_rows_touched.py",
+    "exploration/test_exploration.py::test_no_interleaving",
+)  # fmt: skip
+"""Those of them that take too long for each mutant; asked where `--tests` names them."""
+SLOWER: Final = 60
+"""A test has found a mutant if it takes so many times as long with it, and a minute."""
 
 _COMPARED: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {
     ast.Eq: (ast.NotEq,),
@@ -64,48 +86,12 @@ _TURNED: Final = {
 _PASSED_BY: Final = frozenset({"prefix_with", "cte", "label", "render_derived", "bindparam"})
 """Calls whose arguments say nothing that decides."""
 
-_EXPLORED: Final = "exploration/test_exploration::test_what_is_explored"
-"""All interleavings of few steps; those of many take too long for each mutant."""
-
-FITTING: Final[dict[str, tuple[str, ...]]] = {
-    "leasing": (
-        "store/test_stale_tokens", "store/test_renewals", _EXPLORED, "store/test_settling",
-        "store/test_boundaries", "durable/test_races", "durable/test_stale_leases",
-    ),
-    "sweeping": (
-        "store/test_sweeping", "store/test_transitions", "store/test_time",
-        "store/test_stale_tokens", _EXPLORED, "store/test_claim_races", "durable/test_races",
-    ),
-    "settling": (
-        "store/test_settling", "store/test_transitions", "store/test_stale_tokens",
-        _EXPLORED,
-    ),
-    "ending": (
-        "store/test_settling", "store/test_transitions", "store/test_stale_tokens",
-        "store/test_cancelling", "store/test_sessions", "store/test_freeing",
-    ),
-    "suspending": (
-        "store/test_suspending", "store/test_transitions", "store/test_stale_tokens",
-        "store/test_tokens", _EXPLORED,
-    ),
-    "claiming": (
-        "store/test_claims_by_id", "store/test_claims_by_scan", "store/test_transitions",
-        "store/test_sessions", "store/test_claim_races",
-    ),
-    "picking": (
-        "store/test_claims_by_id", "store/test_claims_by_scan", "store/test_sessions",
-        "store/test_claim_races",
-    ),
-    "turns": ("store/test_sessions", "store/test_claims_by_scan"),
-    "delivering": ("store/test_delivering", "store/test_suspending", "store/test_tokens"),
-    "putting": ("store/test_delivering", "store/test_suspending", "store/test_freeing"),
-    "operating": ("store/test_operating", "store/test_cancelling", "store/test_transitions"),
-    "boundaries": ("store/test_boundaries", "store/test_stale_tokens", "store/test_suspending"),
-    "freeing": ("store/test_freeing", "store/test_tokens"),
-    "tokens": ("store/test_tokens", "store/test_suspending"),
-    "domain.transitions": ("domain/test_transitions", "store/test_transitions"),
-    "domain.retry": ("domain/test_retry",),
-}  # fmt: skip
+_DATABASES: Final = ("sqlite", "postgresql")
+_TOUCH: Final = "__touch__"
+_KEPT: Final = ("took", "through", "built")
+"""What the file of what was learned holds."""
+_UNASKED: Final = ("debug", "info", "warning", "exception")
+"""Calls that write a line of the log."""
 
 
 # -- mutants -------------------------------------------------------------------------------------
@@ -113,7 +99,7 @@ FITTING: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(slots=True)
 class Mutant:
-    """One change of one function."""
+    """One change of one function. `block` is where it is, in the words of those that learn."""
 
     module: str
     function: str
@@ -121,23 +107,33 @@ class Mutant:
     was: str
     becomes: str
     code: CodeType = field(repr=False)
+    block: str = ""
+    nth: int = 0
     found_by: str = ""
+    asked: int = 0
 
     def __str__(self) -> str:
         return f"{self.module}.{self.function}:{self.line}: {self.was}  ->  {self.becomes}"
+
+    @property
+    def key(self) -> str:
+        """The mutant without its line, which moves."""
+        more = f" #{self.nth}" if self.nth else ""
+        return f"{self.module}.{self.function}: {self.was}  ->  {self.becomes}{more}"
 
 
 def mutants_of(module: ModuleType, functions: Sequence[str] = ()) -> Iterator[Mutant]:
     """Return all mutants of a module's functions and methods."""
     path = inspect.getsourcefile(module) or ""
     tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-    short = module.__name__.removeprefix("workhorse.").removeprefix("store.")
+    short = module.__name__.rpartition(".")[2]
+    made: Counter[str] = Counter()
     for name, node in _functions(tree):
         if functions and name not in functions:
             continue
         _forget_annotations(node)
-        places = list(_places(node))
-        for place in places:
+        blocks = dict(_blocks(node, 0))
+        for place in list(_places(node)):
             for change, less in _changes(place):
                 was = ast.unparse(place)
                 with_it = copy.deepcopy(tree)
@@ -147,7 +143,44 @@ def mutants_of(module: ModuleType, functions: Sequence[str] = ()) -> Iterator[Mu
                 ast.fix_missing_locations(with_it)
                 code = _code_of(compile(with_it, path, "exec"), name)
                 becomes = f"without {less}" if less else ast.unparse(new)
-                yield Mutant(short, name, place.lineno, _short(was), _short(becomes), code)
+                mutant = Mutant(short, name, place.lineno, _short(was), _short(becomes), code)
+                mutant.block = f"{short}.{name}:{blocks[place]}"
+                mutant.nth = made[mutant.key]
+                made[mutant.key] += 1
+                yield mutant
+
+
+def _blocks(node: ast.AST, line: int) -> Iterator[tuple[ast.AST, int]]:
+    """Return each node within, with the first line of the block that it stands in."""
+    for _, value in ast.iter_fields(node):
+        children = value if isinstance(value, list) else [value]
+        starts = bool(children) and isinstance(children[0], ast.stmt)
+        inner = children[0].lineno if starts else line
+        for child in children:
+            if isinstance(child, ast.AST):
+                yield child, inner
+                yield from _blocks(child, inner)
+
+
+def instrumented(module: ModuleType) -> Iterator[tuple[str, CodeType]]:
+    """Return the code of a module's functions that say which of their blocks are come through."""
+    path = inspect.getsourcefile(module) or ""
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    short = module.__name__.rpartition(".")[2]
+    names = []
+    for name, node in _functions(tree):
+        names.append(name)
+        _forget_annotations(node)
+        for inner in list(ast.walk(node)):
+            for _, value in ast.iter_fields(inner):
+                if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                    key = ast.Constant(f"{short}.{name}:{value[0].lineno}")
+                    said = ast.Call(ast.Name(_TOUCH, ast.Load()), [key], [])
+                    value.insert(0, ast.copy_location(ast.Expr(said), value[0]))
+    ast.fix_missing_locations(tree)
+    code = compile(tree, path, "exec")
+    for name in names:
+        yield name, _code_of(code, name)
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -211,7 +244,7 @@ def _changes(node: Any) -> Iterator[Change]:
             yield lambda it: ast.Constant(it.value + 1), ""
         case ast.If() | ast.IfExp():
             yield lambda it: _with(it, test=ast.UnaryOp(ast.Not(), it.test)), ""
-        case ast.Expr(value=ast.Call()):
+        case ast.Expr(value=ast.Call() as call) if _called(call) not in _UNASKED:
             yield lambda _it: ast.Pass(), "it"
         case ast.Call():
             yield from _changes_of_call(node)
@@ -297,7 +330,7 @@ def _replace(tree: ast.AST, target: ast.AST, new: ast.AST) -> None:
 def _code_of(code: CodeType, name: str) -> CodeType:
     for part in name.split("."):
         inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-        code = next(each for each in inner if each.co_name == part)
+        code = [each for each in inner if each.co_name == part][-1]  # behind its overloads
     return code
 
 
@@ -309,96 +342,190 @@ def _short(text: str) -> str:
 # -- a run ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long to look for a test that notices, in seconds of CPU time of this process.
+
+    Args:
+        longest: A test that takes longer is not asked.
+        enough: A mutant that has not been found by then lives.
+        ends: The instant, of `time.monotonic`, from which on no mutant is begun.
+    """
+
+    longest: float
+    enough: float
+    ends: float
+
+
+class _ElsewhereError(LookupError):
+    """A class has taken another function in the place of what is written, as enums do."""
+
+
 class _TooLongError(BaseException):
     """A test goes on for too long with a mutant."""
 
 
 class Mutating:
-    """A plugin of pytest: instead of running the tests once, it runs them with each mutant."""
+    """A plugin of pytest: it learns what the tests come through, and runs them with each mutant."""
 
     def __init__(
-        self, mutants: Sequence[Mutant], bound_s: float, databases: Sequence[str], trusts: bool
+        self,
+        mutants: Sequence[Mutant],
+        bounds: Bounds,
+        learned: Path,
+        databases: Sequence[str],
+        heard: Callable[[Mutant], object],
     ) -> None:
-        self._mutants = mutants
-        self._ends = time.monotonic() + bound_s
         self._databases = databases
-        self._trusts = trusts
-        self._failed = ""
-        self.skipped = 0
+        self._mutants = mutants
+        self._bounds = bounds
+        self._learned = learned
+        self._heard = heard
+        self._took: dict[str, float] = {}
+        self._through: dict[str, list[str]] = {}
+        self._touched: set[str] = set()
+        self._built: dict[str, list[str]] = {}
+        self._statements: list[Any] = []
+        self._last: dict[str, list[str]] = {}
         # Behind the back of pytest, which keeps what tests print.
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests with each mutant until one of them fails."""
-        by_module: dict[str, list[pytest.Item]] = {}
-        for module in dict.fromkeys(mutant.module for mutant in self._mutants):
-            files = FITTING[module]
-            fitting = [item for item in session.items if _name_of(item).startswith(files)]
-            fitting = [item for item in fitting if _database_of(item) in self._databases]
-            by_module[module] = sorted(fitting, key=self._place)
-            if self._trusts:
-                continue
-            found = self._run(by_module[module])
-            if found:
-                raise pytest.UsageError(f"without a mutant {found} fails: {self._failed}")
-            print(f"{module}: {len(by_module[module])} tests pass", file=self._out)
+        items = {
+            item.nodeid: item for item in session.items if _database_of(item) in self._databases
+        }
+        self._watch_statements()
+        if self._learned.exists():
+            known = json.loads(self._learned.read_text(encoding="utf-8"))
+            self._took, self._through, self._built = (known[name] for name in _KEPT)
+        else:
+            self._learn(list(items.values()))
         for mutant in self._mutants:
-            if time.monotonic() > self._ends:
-                self.skipped += 1
+            if time.monotonic() > self._bounds.ends:
+                mutant.found_by = "not tried"
                 continue
-            items = by_module[mutant.module]
-            function = _function(mutant)
+            try:
+                function = _function(mutant.module, mutant.function)
+            except _ElsewhereError:
+                mutant.found_by = "not tried"
+                continue
             right = function.__code__
             function.__code__ = mutant.code
-            _forget_statements()
+            self._forget(mutant)
             try:
-                mutant.found_by = self._run(items)
+                mutant.found_by = self._run(mutant, items)
             finally:
                 function.__code__ = right
-                _forget_statements()
-            if mutant.found_by:
-                items.sort(key=partial(_is_not, mutant.found_by))
+                self._forget(mutant)
             print(f"{'found' if mutant.found_by else 'LIVES'} {mutant}", file=self._out)
+            self._heard(mutant)
         return True
 
-    def _place(self, item: pytest.Item) -> int:
-        return self._databases.index(_database_of(item))
-
-    def _run(self, items: Sequence[pytest.Item]) -> str:
+    def _learn(self, items: Sequence[pytest.Item]) -> None:
+        touched = self._touched
+        right: list[tuple[FunctionType, CodeType]] = []
+        for module in all_modules():
+            for name, code in instrumented(module):
+                with suppress(_ElsewhereError):
+                    function = _function(module.__name__.rpartition(".")[2], name)
+                    right.append((function, function.__code__))
+                    function.__globals__[_TOUCH] = touched.add
+                    function.__code__ = code
         for item in items:
-            if self._fails(item):
-                return item.nodeid
+            touched.clear()
+            began = time.process_time()
+            if self._fails(item, 600):
+                print(f"without a mutant {item.nodeid} fails", file=self._out)
+                continue
+            self._took[item.nodeid] = round(time.process_time() - began, 3)
+            for block in touched:
+                self._through.setdefault(block, []).append(item.nodeid)
+        for function, code in right:
+            function.__code__ = code
+        told = dict(zip(_KEPT, (self._took, self._through, self._built), strict=True))
+        self._learned.write_text(json.dumps(told), encoding="utf-8")
+        whole = sum(self._took.values())
+        print(f"{len(self._took)} tests have passed, in {whole:.0f} s", file=self._out)
+
+    def _watch_statements(self) -> None:
+        """Know which blocks a statement came from, which is built once and used by many tests."""
+        statements = importlib.import_module(_full("statements")).Statements
+        right, touched = statements.prepare, self._touched
+        blocks_of: dict[Any, frozenset[str]] = {}
+
+        def prepare(store: Any, builder: Any, *form: Any) -> Any:
+            key = (id(store), builder, form)
+            if store not in self._statements:
+                self._statements.append(store)
+            if key in blocks_of:
+                touched.update(blocks_of[key])
+                return right(store, builder, *form)
+            before = frozenset(touched)
+            touched.clear()
+            prepared = right(store, builder, *form)
+            blocks_of[key] = frozenset(touched)
+            for block in touched:
+                names = self._built.setdefault(block.rpartition(":")[0], [])
+                if (name := _name_of(builder)) not in names:
+                    names.append(name)
+            touched.update(before)
+            return prepared
+
+        statements.prepare = prepare
+
+    def _forget(self, mutant: Mutant) -> None:
+        """Let statements be built anew that the mutant's function has a part in."""
+        names = self._built.get(f"{mutant.module}.{mutant.function}", ())
+        for store in self._statements:
+            for key in [key for key in store._prepared if _name_of(key[0]) in names]:
+                store._prepared.pop(key, None)
+
+    def _run(self, mutant: Mutant, items: dict[str, pytest.Item]) -> str:
+        function = f"{mutant.module}.{mutant.function}"
+        last = self._last.setdefault(function, [])
+        names = [name for name in self._through.get(mutant.block, ()) if name in items]
+        names = [name for name in names if self._took[name] <= self._bounds.longest]
+        names.sort(key=lambda name: (-last.index(name) if name in last else 1, self._took[name]))
+        ends = time.process_time() + self._bounds.enough
+        for name in names:
+            if time.process_time() > ends:
+                break
+            mutant.asked += 1
+            if self._fails(items[name], max(60, SLOWER * self._took[name])):
+                if name in last:
+                    last.remove(name)
+                last.append(name)
+                return name
         return ""
 
-    def _fails(self, item: Any) -> bool:
+    def _fails(self, item: Any, within_s: float) -> bool:
         item._initrequest()
         signal.signal(signal.SIGALRM, _too_long)
-        signal.alarm(LONGEST_S)
+        signal.setitimer(signal.ITIMER_REAL, within_s)
         try:
             # What belongs to the session stays.
             reports = runtestprotocol(item, log=False, nextitem=item.session)
         except _TooLongError:
-            self._failed = "it takes too long"
             return True
         finally:
-            signal.alarm(0)
-        failed = [report for report in reports if report.failed]
-        if failed:
-            self._failed = str(failed[0].longrepr)[-1_000:]
-        return bool(failed)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return any(report.failed for report in reports)
 
 
 def _too_long(_number: int, _frame: FrameType | None) -> None:
     raise _TooLongError
 
 
-def _name_of(item: pytest.Item) -> str:
-    path, _, name = item.nodeid.partition("::")
-    return f"{path.removeprefix('tests/').removesuffix('.py')}::{name}"
-
-
-def _is_not(name: str, item: pytest.Item) -> bool:
-    return item.nodeid != name
+def _function(module: str, name: str) -> FunctionType:
+    found: Any = importlib.import_module(_full(module))
+    for part in name.split("."):
+        found = inspect.getattr_static(found, part)
+        found = getattr(found, "__func__", found)
+    function: Any = inspect.unwrap(getattr(found, "fget", found))
+    if not function.__code__.co_filename.endswith(f"/{module}.py"):
+        raise _ElsewhereError(f"{module}.{name} is another's function")
+    return function  # type: ignore[no-any-return]
 
 
 def _database_of(item: pytest.Item) -> str:
@@ -407,32 +534,41 @@ def _database_of(item: pytest.Item) -> str:
     return "postgresql" if own or "postgresql" in item.nodeid else "sqlite"
 
 
-def _function(mutant: Mutant) -> FunctionType:
-    found: Any = importlib.import_module(_full(mutant.module))
-    for part in mutant.function.split("."):
-        found = getattr(found, part)
-    function: Any = inspect.unwrap(getattr(found, "fget", found))
-    return function  # type: ignore[no-any-return]
+def _name_of(builder: Any) -> str:
+    return f"{builder.__module__}.{getattr(builder, '__qualname__', builder)}"
 
 
-def _forget_statements() -> None:
-    from workhorse.store.base import database
+# -- modules -------------------------------------------------------------------------------------
 
-    database._statements.cache_clear()
+
+def _paths(place: str) -> Iterator[tuple[str, str]]:
+    """Return the modules of a part, by their short names; those of migrations are left alone."""
+    for path in sorted((ROOT / "workhorse" / place).rglob("*.py")):
+        if path.stem != "__init__" and "migrations" not in path.parts:
+            yield path.stem, ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@functools.cache
+def _full_names() -> dict[str, str]:
+    # Some modules of both parts have one name: that of the store is meant.
+    return {name: full for place in reversed(PLACES) for name, full in _paths(place)}
 
 
 def _full(name: str) -> str:
-    if "." in name:
-        return f"workhorse.{name}"
-    (path,) = (ROOT / "workhorse" / "store").glob(f"*/{name}.py")
-    return f"workhorse.store.{path.parent.name}.{name}"
+    return _full_names()[name]
+
+
+def all_modules() -> Iterator[ModuleType]:
+    """Return the modules that have names here."""
+    for full in _full_names().values():
+        yield importlib.import_module(full)
 
 
 # -- the command ---------------------------------------------------------------------------------
 
 
 def report(mutants: Sequence[Mutant]) -> Iterator[str]:
-    """Return a table: what was changed, and which test noticed."""
+    """Return tables: how many were found in each module, and what lives."""
     tried = [mutant for mutant in mutants if mutant.found_by != "not tried"]
     yield "| module | mutants | found | live |"
     yield "| --- | --- | --- | --- |"
@@ -441,57 +577,74 @@ def report(mutants: Sequence[Mutant]) -> Iterator[str]:
         found = sum(bool(mutant.found_by) for mutant in mine)
         yield f"| {module} | {len(mine)} | {found} | {len(mine) - found} |"
     yield ""
-    yield "| where | was | becomes | found by |"
+    yield "| where | was | becomes | tests that were asked |"
     yield "| --- | --- | --- | --- |"
     for mutant in tried:
-        by = mutant.found_by.removeprefix("tests/").replace("|", "\\|")
-        was, becomes = (text.replace("|", "\\|") for text in (mutant.was, mutant.becomes))
-        where = f"{mutant.module}.{mutant.function}:{mutant.line}"
-        yield f"| {where} | `{was}` | `{becomes}` | {f'`{by}`' if by else '**nothing**'} |"
+        if not mutant.found_by:
+            was, becomes = (text.replace("|", "\\|") for text in (mutant.was, mutant.becomes))
+            where = f"{mutant.module}.{mutant.function}:{mutant.line}"
+            yield f"| {where} | `{was}` | `{becomes}` | {mutant.asked} |"
+
+
+def _chosen(names: Sequence[str]) -> Iterator[Mutant]:
+    for name in names:
+        module, _, functions = name.partition(":")
+        chosen = functions.split(",") if functions else ()
+        modules = [each for each, _ in _paths("store")] if module == "store" else [module]
+        for each in modules:
+            yield from mutants_of(importlib.import_module(_full(each)), chosen)
 
 
 def main() -> int:
     """Run mutants, or list them."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutation")
-    parser.add_argument("names", nargs="+", help="module, or module:function,function")
+    parser.add_argument("names", nargs="*", help="module, or module:function,function, or store")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
     parser.add_argument("--sample", type=int, help="that many of them, drawn by --seed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", default="1/1", help="every second function: 1/2 or 2/2")
     parser.add_argument("--minutes", type=float, default=60, help="begin no mutant after that")
-    parser.add_argument("--no-postgresql", action="store_true", help="tests on SQLite alone")
-    parser.add_argument("--only-postgresql", action="store_true", help="tests on PostgreSQL alone")
-    parser.add_argument(
-        "--trust", action="store_true", help="do not run the tests without a mutant"
-    )
-    parser.add_argument("--out", type=Path, help="where the report goes, beside the output")
+    parser.add_argument("--longest", type=float, default=15, help="ask no test that takes longer")
+    parser.add_argument("--enough", type=float, default=60, help="seconds of tests for a mutant")
+    parser.add_argument("--only", choices=_DATABASES, help="tests on one database alone")
+    parser.add_argument("--tests", nargs="*", help="files of tests/ in place of the usual")
+    parser.add_argument("--learned", type=Path, default=Path("learned.json"))
+    parser.add_argument("--again", type=Path, help="those alone that live by the file of --out")
+    parser.add_argument("--out", type=Path, help="a line of JSON for each mutant, as they come")
     given = parser.parse_args()
-    mutants: list[Mutant] = []
-    for name in given.names:
-        module, _, functions = name.partition(":")
-        chosen = functions.split(",") if functions else ()
-        mutants += mutants_of(importlib.import_module(_full(module)), chosen)
+    mutants = list(_chosen(given.names))
+    if given.again:
+        lines = map(json.loads, given.again.read_text(encoding="utf-8").splitlines())
+        living = {each["mutant"] for each in lines if not each["found_by"]}
+        mutants = [mutant for mutant in mutants if mutant.key in living]
     if given.sample is not None and given.sample < len(mutants):
         kept = random.Random(given.seed).sample(range(len(mutants)), given.sample)  # noqa: S311
         mutants = [mutants[n] for n in sorted(kept)]
+    nth, of = map(int, given.part.split("/"))
+    functions = list(dict.fromkeys((mutant.module, mutant.function) for mutant in mutants))
+    mine = set(functions[nth - 1 :: of])
+    mutants = [mutant for mutant in mutants if (mutant.module, mutant.function) in mine]
     if given.list:
         print(*mutants, f"{len(mutants)} mutants", sep="\n")
         return 0
-    files = dict.fromkeys(f.partition("::")[0] for m in mutants for f in FITTING[m.module])
-    databases = ["sqlite"] * (not given.only_postgresql)  # the quicker one first
-    databases += ["postgresql"] * (not given.no_postgresql)
-    mutating = Mutating(mutants, given.minutes * 60, databases, given.trust)
-    options = ["-q", "-p", "no:cacheprovider", "-n", "0"]
+
+    def heard(mutant: Mutant) -> None:
+        if given.out is not None:
+            told = {"mutant": mutant.key, "line": mutant.line, "found_by": mutant.found_by}
+            with given.out.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(told | {"asked": mutant.asked}) + "\n")
+
+    databases = [given.only] if given.only else list(_DATABASES)
+    bounds = Bounds(given.longest, given.enough, time.monotonic() + 60 * given.minutes)
+    mutating = Mutating(mutants, bounds, given.learned, databases, heard)
+    asked = given.tests or TESTS
+    left_out = [] if given.tests else [f"--deselect=tests/{name}" for name in LENGTHY]
+    options = [*left_out, "-q", "-p", "no:cacheprovider", "-n", "0"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # it is imported already
-    answer = pytest.main([*options, *(f"tests/{name}.py" for name in files)], plugins=[mutating])
-    if mutating.skipped:
-        for mutant in mutants[-mutating.skipped :]:
-            mutant.found_by = "not tried"
+    answer = pytest.main([*options, *(f"tests/{name}" for name in asked)], plugins=[mutating])
     if answer not in (0, 5):
         return int(answer)
-    lines = list(report(mutants))
-    print("", *lines, sep="\n")
-    if given.out is not None:
-        given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("", *report(mutants), sep="\n")
     return 0
 
 

@@ -515,7 +515,7 @@ def test_a_store_that_is_away_is_waited_for(
 ) -> None:
     held, asked = lease(store), 0
 
-    def refuse(*_: Any) -> None:
+    def refuse(*arguments: Any, **named: Any) -> Any:
         nonlocal asked
         asked += 1
         if asked <= 8:  # more often than the operation itself may be tried
@@ -523,9 +523,11 @@ def test_a_store_that_is_away_is_waited_for(
                 psycopg.OperationalError if own.kind == "postgresql" else sqlite3.OperationalError
             )
             raise kind("unable to open: nobody answers")
+        return connect(*arguments, **named)
 
     own.close()
-    event.listen(own.engine, "do_connect", refuse)
+    connect = own.engine.dialect.connect
+    monkeypatch.setattr(own.engine.dialect, "connect", refuse)
     monkeypatch.setattr(transacting, "_rests", lambda: itertools.repeat(0.0))
 
     assert carry_out(own, held, pay).result is Recorded.STORED

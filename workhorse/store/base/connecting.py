@@ -19,6 +19,7 @@ from sqlalchemy.pool import QueuePool
 
 from workhorse.errors import ConfigurationError
 from workhorse.store.base.credentials import Credentials, Login
+from workhorse.store.base.poolers import LENT, SIGNED, Opener, is_lent
 
 LOCK_WAIT: Final = "2s"
 # How long a statement may wait for a row's lock, and how long a session may hold locks without
@@ -37,17 +38,17 @@ _SESSION_BOUNDS: Final = {
     "jit": "off",
 }
 _SESSION: Final = " ".join(
-    f"-c {name}={value}"
-    for name, value in {
-        **_SESSION_BOUNDS,
+    [
+        SIGNED,
+        *(f"-c {name}={value}" for name, value in _SESSION_BOUNDS.items()),
         # Of statements that are a transaction by themselves; the others say it at their BEGIN.
-        "default_transaction_isolation": "read\\ committed",
-    }.items()
+        "-c default_transaction_isolation=read\\ committed",
+    ]
 )
 BOUNDS: Final = "select " + ", ".join(
     f"set_config('{name}', '{value}', true)" for name, value in _SESSION_BOUNDS.items()
 )
-"""The same for one transaction: a pooler hands out sessions that know nothing of it."""
+"""The same for one transaction: a pooler lends sessions that know nothing of it."""
 _REACHED: Final[dict[str, Any]] = {
     "connect_timeout": 5,
     # A half-open connection is noticed within half a minute instead of hours.
@@ -154,12 +155,10 @@ def open_engine(target: Target, *, connections: int, pooler: bool, bounded: bool
 def _open_postgres(target: Target, connections: int, *, pooler: bool, bounded: bool) -> Engine:
     url, credentials = target.url, target.credentials
     arguments: dict[str, Any] = {**_REACHED, "application_name": "workhorse"}
-    if pooler:
-        arguments["prepare_threshold"] = None
-    elif bounded:
-        # The URL's own come last, and stand.
-        given = url.query.get("options", ())
-        arguments["options"] = " ".join([_SESSION, *([given] if isinstance(given, str) else given)])
+    if isinstance(several := url.query.get("options"), tuple):
+        arguments["options"] = " ".join(several)
+    signed = bounded and not pooler
+    opener = Opener(_SESSION if signed else "")
     engine = create_engine(
         url,
         # Said in each BEGIN, whatever the database's default is.
@@ -173,18 +172,24 @@ def _open_postgres(target: Target, connections: int, *, pooler: bool, bounded: b
         connect_args=arguments,
     )
 
-    if credentials is not None:
+    @event.listens_for(engine, "do_connect")
+    def _connect(dialect: Any, _record: object, given: Any, named: dict[str, Any]) -> Any:
+        def connect(**how: Any) -> Any:
+            return dialect.connect(*given, **how)
 
-        @event.listens_for(engine, "do_connect")
-        def _log_in(dialect: Any, _record: object, given: Any, named: dict[str, Any]) -> Any:
-            return credentials.connect(
-                lambda login: dialect.connect(*given, **named, **_as_arguments(login))
-            )
+        if credentials is None:
+            return opener.open(connect, named)
+        return credentials.connect(
+            lambda login: opener.open(connect, {**named, **_as_arguments(login)})
+        )
 
     @event.listens_for(engine, "connect")
-    def _prepare(raw: psycopg.Connection[Any], _record: object) -> None:
+    def _prepare(raw: psycopg.Connection[Any], record: Any) -> None:
         # Ids are text everywhere: a UUID object for each costs ten microseconds a run.
         raw.adapters.register_loader("uuid", TextLoader)
+        if pooler or is_lent(raw, signed=signed):
+            record.info[LENT] = True
+            raw.prepare_threshold = None
 
     @event.listens_for(engine, "handle_error")
     def _leave_values_out(context: ExceptionContext) -> None:

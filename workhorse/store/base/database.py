@@ -39,6 +39,7 @@ from workhorse.store.base.connecting import (
 from workhorse.store.base.credentials import Credentials
 from workhorse.store.base.dialect import CLOCK, Dialect, PostgresDialect, SqliteDialect
 from workhorse.store.base.hanging import Hangs, watch
+from workhorse.store.base.poolers import LENT
 from workhorse.store.base.statements import Builder, Statements
 
 P = ParamSpec("P")
@@ -140,7 +141,7 @@ class Store:
         )
         self._options = {"connections": connections, "pooler": pooler, "bounded": bounded}
         # A session's own settings are needed for that, its isolation above all.
-        self._singles = target.kind == "postgresql" and bounded and not pooler
+        self._singles = target.kind == "postgresql" and bounded
         self._draw = random.Random()  # noqa: S311 - jitter, not a secret
         self._begin_without_connections()
         _stores.add(self)
@@ -173,8 +174,9 @@ class Store:
             environment: Written beside the schema's version by a migration, and compared.
             clock: Stands for the database's clock, for tests.
             connections: The most connections that are open at once.
-            pooler: PostgreSQL is reached through a pooler in transaction mode: no state of a
-                session and no named prepared statements are used.
+            pooler: PostgreSQL is reached through a pooler in transaction mode, for sure: no state
+                of a session and no named prepared statements are used. Else each new connection is
+                asked.
             credentials: PostgreSQL: user and password, where the URL names none.
 
         Raises:
@@ -315,21 +317,22 @@ class Store:
 
     @contextmanager
     def _transaction(self, *, reads: bool, single: bool) -> Iterator[Tx]:
-        options: dict[str, Any] = {}
-        if single and self._singles:
-            options["isolation_level"] = "AUTOCOMMIT"
-        elif reads:
-            options[READS] = True
-        with self.engine.connect().execution_options(**options) as conn, conn.begin():
-            if self._options["pooler"] and self.kind == "postgresql":
-                # Without a session's state, the bounds must be said in each transaction.
-                conn.exec_driver_sql(BOUNDS)
-            try:
-                yield Tx(conn, self)
-            except DBAPIError as error:
-                if error.orig is not None and self.dialect.leads_astray(error.orig):
-                    conn.invalidate()
-                raise
+        with self.engine.connect() as conn:
+            lent = LENT in conn.info
+            if single and self._singles and not lent:
+                conn.execution_options(isolation_level="AUTOCOMMIT")
+            elif reads:
+                conn.execution_options(**{READS: True})
+            with conn.begin():
+                if lent:
+                    # Without a session's state, the bounds must be said in each transaction.
+                    conn.exec_driver_sql(BOUNDS)
+                try:
+                    yield Tx(conn, self)
+                except DBAPIError as error:
+                    if error.orig is not None and self.dialect.leads_astray(error.orig):
+                        conn.invalidate()
+                    raise
 
     def execute(
         self, conn: Connection, builder: Builder, form: tuple[Hashable, ...], params: dict[str, Any]

@@ -9,11 +9,12 @@ Source: docs/adr/0019-notify-lane.md
 from __future__ import annotations
 
 import json
+import secrets
 import selectors
 import socket
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 import psycopg
@@ -34,6 +35,9 @@ ANSWER_S: Final = 5.0
 """How long the database may take to answer on a line."""
 CHECK_S: Final = 10.0
 """How often a line that is silent is asked whether it is still there."""
+UNHEARD_S: Final = 3.0
+"""After which a bell that was rung to try a pooler counts as unheard."""
+_TRIED: Final = "workhorse:tried"
 
 
 def enqueue_and_ring(
@@ -147,7 +151,9 @@ class PostgresLine:
     def __init__(
         self, target: Target, schema: str, *, check_s: float = CHECK_S, answer_s: float = ANSWER_S
     ) -> None:
+        self._target = target
         self._description = target.description
+        self._proven = False
         self._schema = schema
         self._check_s = check_s
         self._answer_s = answer_s
@@ -213,6 +219,8 @@ class PostgresLine:
         wanted = {channel_of(self._schema, queue): queue for queue in queues}
         if wanted.keys() == self._queues.keys():
             return set()
+        if not self._proven:
+            self._prove()
         new = wanted.keys() - self._queues.keys()
         orders = [
             *(f'listen "{channel}"' for channel in sorted(new)),
@@ -222,7 +230,36 @@ class PostgresLine:
         self._queues = wanted
         return {wanted[channel] for channel in new}
 
-    def _ask(self, sql: str, *params: str) -> None:
+    def _prove(self) -> None:
+        """Make sure that bells are heard here: a pooler in transaction mode keeps them to itself."""
+        (pid,) = self._ask("select pg_backend_pid()")
+        if int(pid or 0) != self._pg.backend_pid and not self._hears_itself():
+            raise StoreUnavailableError(
+                f"{self._description} is reached through a pooler in transaction mode, where no "
+                "bell is heard: listen_url must be the database's own address; its queues are "
+                "scanned meanwhile"
+            )
+        self._proven = True
+
+    def _hears_itself(self) -> bool:
+        """Have a bell rung by another session, and say nothing meanwhile: is it heard?"""
+        # The word is new each time: a lent session may have listened for others before.
+        word = secrets.token_hex(8)
+        self._ask(f'listen "{_TRIED}"')
+        with closing(PostgresLine(self._target, self._schema)) as other:
+            other._ask("select pg_notify($1, $2)", _TRIED, word)
+        until = time.monotonic() + UNHEARD_S
+        while (left := until - time.monotonic()) > 0:
+            self._wait(left)
+            self._pg.consume_input()
+            while (notify := self._pg.notifies()) is not None:
+                if notify.extra.decode() == word:
+                    self._ask(f'unlisten "{_TRIED}"')
+                    return True
+        return False
+
+    def _ask(self, sql: str, *params: str) -> list[str | None]:
+        """Return the first row of the answer."""
         until = time.monotonic() + self._answer_s
         if params:
             self._pg.send_query_params(sql.encode(), [value.encode() for value in params])
@@ -230,14 +267,18 @@ class PostgresLine:
             self._pg.send_query(sql.encode())
         while self._pg.flush():
             self._wait_for_answer(until)
+        row: list[str | None] = []
         while True:
             while not self._pg.is_busy():
                 result = self._pg.get_result()
                 if result is None:
                     self._heard_of_at = time.monotonic()
-                    return
+                    return row
                 if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
                     raise psycopg.OperationalError(result.get_error_message())
+                if result.ntuples:
+                    values = [result.get_value(0, at) for at in range(result.nfields)]
+                    row = [None if value is None else value.decode() for value in values]
             self._wait_for_answer(until)
             self._pg.consume_input()
 

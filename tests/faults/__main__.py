@@ -18,7 +18,10 @@ from tests.faults.faults import Fault, load
 from tests.faults.fleet import Fleet
 from tests.faults.parts import TIMES, Part, parts, report_of, run_all
 from tests.faults.plan import draw_plan, show
-from tests.faults.wires import WIRED
+from tests.faults.wires import CLOCK, POOLER, WIRED
+from tests.faults.wires.moving import MISSING as NO_CLOCKS
+from tests.support.pgbouncer import MISSING as NO_POOLER
+from tools.fault_tools import faketime_library, pgbouncer
 
 FULL_RATE = 9.0
 """Enqueues a second of a part of a full run."""
@@ -44,6 +47,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=2, help="of a full run: parts at a time")
     parser.add_argument("--plan", action="store_true", help="print the plan and end")
     parser.add_argument("--render", action="store_true", help="write docs/guarantees.md and end")
+    parser.add_argument("--pooler", action="store_true", help="a PgBouncer before the database")
     parser.add_argument("--plant", default="", help="plant a bug of planted.py in the workers")
     given = parser.parse_args()
     if given.render:
@@ -51,6 +55,10 @@ def main() -> int:
         return 0
     words = [word.strip() for word in given.only.split(",") if word.strip()]
     faults = [fault for fault in load() if not words or any(word in fault.name for word in words)]
+    if not (given.pooler or given.full):
+        faults = [fault for fault in faults if fault.kind != POOLER]
+    for tool in left_out():
+        print(f"left out: {tool}")
     seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
     print(f"seed {seed}; again: python -m tests.faults {' '.join(_again(sys.argv[1:], seed))}")
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
@@ -90,7 +98,8 @@ def _run(
     with Fleet(
         seed=seed, runs=10**7, rate=rate, workers=given.workers, producers=3, bad=given.bad,
         millis=millis or given.millis, env=env, wired=any(step.kind in WIRED for step in plan),
-        **(fleet or {}),
+        pooler=given.pooler or any(step.kind == POOLER for step in plan),
+        clocks=any(step.kind == CLOCK for step in plan), **(fleet or {}),
     ) as started:  # fmt: skip
         campaign = Campaign(
             started, plan, say=lambda line: print(line, flush=True), faults=faults,
@@ -151,6 +160,14 @@ def _tell(kept: Mapping[str, Any], result: Result, seed: int) -> None:
         path.write_text(json.dumps(report.cases(result), indent=1, default=str))
         print(f"all that is known of these runs: {path}")
     print("all promises were kept" if result.kept else f"NOT all promises were kept; seed {seed}")
+
+
+def left_out() -> list[str]:
+    """Return what is missing here for some of the faults, and how to get it."""
+    return [
+        *([] if pgbouncer() is not None else [NO_POOLER]),
+        *([] if faketime_library() is not None else [NO_CLOCKS]),
+    ]
 
 
 def _again(words: list[str], seed: int) -> list[str]:

@@ -28,9 +28,11 @@ import psycopg
 
 from tests.faults import ledger
 from tests.faults.broker import Broker
+from tests.faults.wires.moving import Clocks
 from tests.faults.wires.proxies import Wires
 from tests.support.folders import disk_root
 from tests.support.guardian import guardian
+from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 from tests.support.processes import RunningProcess
 from workhorse.store.base.database import Store
@@ -39,6 +41,8 @@ from workhorse.store.base.migrating import migrate
 ROOT: Final = Path(__file__).parents[2]
 DATABASE: Final = "faults_tests"
 QUEUES: Final = ("work", "batch", "process", "bad")
+POOLED: Final = 6
+"""Sessions of a pooler, for a fleet that would hold five times as many."""
 DRIVER: Final = "faults"
 """The driver's own sessions, by their application name: no fault hits them."""
 _SESSIONS: Final = (
@@ -124,6 +128,9 @@ class Fleet:
             URL of a proxy.
         wired: Puts each member behind proxies of its own, to the database and to the broker, which
             faults can break: see `tests.faults.wires`.
+        pooler: Puts a PgBouncer in transaction mode before the database, with few sessions. Only
+            the lane `notify` listens past it, as it has to.
+        clocks: Gives workers and maintenance clocks that faults can move.
     """
 
     def __init__(
@@ -143,6 +150,8 @@ class Fleet:
         quick_broker: bool = False,
         wires: Callable[[Fleet], Mapping[str, str]] | None = None,
         wired: bool = False,
+        pooler: bool = False,
+        clocks: bool = False,
     ) -> None:
         self.lease_s = lease_s
         self.incidents: list[Incident] = []
@@ -171,6 +180,7 @@ class Fleet:
             connection.execute(f"create database {DATABASE}")
         self.url = self.server.url(DATABASE)
         self._create_tables()
+        self.pooler = PgBouncer(self.url, sessions=POOLED) if pooler else None
         self.env = {
             "WORKHORSE_DATABASE_URL": self.url,
             "WORKHORSE_AWS_ENDPOINT_URL": self.broker.url,
@@ -194,6 +204,9 @@ class Fleet:
             "FAULTS_TASKS": ",".join(tasks),
             **(env or {}),
         }
+        if self.pooler is not None:
+            self.env["WORKHORSE_DATABASE_URL"] = self.pooler.url()
+            self.env["WORKHORSE_LISTEN_URL"] = self.url
         if wires is not None:
             self.env |= wires(self)
         cli = ["-m", "workhorse.cli", "--app", app]
@@ -210,6 +223,12 @@ class Fleet:
             Member(f"producer {at}", ["-m", "tests.faults.producer", str(at)], {})
             for at in range(producers)
         ]
+        self.clocks: Clocks | None = None
+        if clocks:
+            watched = [*self.workers, *self.maintainers]
+            self.clocks = Clocks(self.folder, [member.name for member in watched])
+            for member in watched:
+                member.env |= self.clocks.env(member.name)
         self.wires: Wires | None = None
         if wired:
             self.wires = Wires(
@@ -422,6 +441,8 @@ class Fleet:
                 member.process.close()
         if self.wires is not None:
             self.wires.close()
+        if self.pooler is not None:
+            self.pooler.close()
         self.broker.close()
         self.server.close()
         if os.environ.get("FAULTS_KEEP"):

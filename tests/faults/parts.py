@@ -32,6 +32,7 @@ from tests.faults.faults import (
     Fault,
 )
 from tests.faults.faults.setting_back import SetBack
+from tests.faults.wires import APART
 
 TIMES: Final = 200
 _SHARES: Final = 3
@@ -64,7 +65,8 @@ def parts(faults: Iterable[type[Fault]], times: int = TIMES) -> list[Part]:
     """Return the parts of a run that applies each fault so many times at least."""
     faults = list(faults)
     plain = [each for each in faults if each.kind in _PLAIN and each is not SetBack]
-    wired = [each for each in faults if each.kind not in _PLAIN]
+    wired = [each for each in faults if each.kind not in _PLAIN | APART]
+    apart = [each for each in faults if each.kind in APART]
     share = math.ceil(times / _SHARES)
     found = [_part(f"plain-{nth + 1}", plain, share) for nth in range(_SHARES)]
     if SetBack in faults:
@@ -72,6 +74,9 @@ def parts(faults: Iterable[type[Fault]], times: int = TIMES) -> list[Part]:
         found.append(_part("set-back", [SetBack], times, beside, share))
     if wired:
         found += [_part(f"wires-{nth + 1}", wired, share) for nth in range(_SHARES)]
+    if apart:
+        beside = [each for each in plain if each.kind in _COMPANY]
+        found.append(_part("pooler-and-clocks", apart, times, beside, share))
     return found
 
 

@@ -67,6 +67,7 @@ class PgBouncer:
         self._url = make_url(url)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
+        self.sessions = sessions
         ignored = ["extra_float_digits"] + ["options"] * ignores_options
         self._settings = {
             "listen_addr": "127.0.0.1",

@@ -70,7 +70,9 @@ _MODULES: Final = (
     "tests.faults.faults.setting_back",
     "tests.faults.faults.contention",
     "tests.faults.faults.broker",
-    "tests.faults.wires.faults",  # proxies, pooler, clocks: where they are there
+    "tests.faults.wires.faults",
+    "tests.faults.wires.pooler",  # where PgBouncer is there
+    "tests.faults.wires.clocks",  # where libfaketime is there
 )
 
 

@@ -17,5 +17,11 @@ MESSAGES: Final = "messages"
 """The kind of calls to the broker that are not done as they are confirmed."""
 ANSWERS: Final = "answers"
 """The kind of calls to the broker that are refused."""
+POOLER: Final = "pooler"
+"""The kind of what becomes of a pooler before the database: `Fleet(pooler=True)`."""
+CLOCK: Final = "clock"
+"""The kind of clocks that are moved: `Fleet(clocks=True)`."""
+APART: Final = frozenset({POOLER, CLOCK})
+"""Kinds that need a program of others, and are there where it is."""
 WIRED: Final = frozenset({WIRE, BROKER_WIRE, MESSAGES, ANSWERS})
 """Kinds of faults that need a fleet behind proxies: `Fleet(wired=True)`."""

@@ -232,6 +232,22 @@ def test_a_workers_connections_go_with_it(
         assert closed[0] is not app.store
 
 
+def test_a_worker_opens_no_connections_but_its_own(database_url: str) -> None:
+    """What checks the schema goes on as the worker's; the pool of producers stays empty."""
+    opened: list[Store] = []
+    with Workhorse(database_url=database_url, lane="polling") as app:
+        double = app.task("double")(lambda: 2)
+        producers = app._resources.store()
+        event.listen(producers.engine, "connect", lambda *_: opened.append(producers))
+        worker = app.worker()
+        with worker:
+            pass
+        assert opened == []
+
+        double.enqueue()
+        assert opened, "whoever enqueues has a pool of its own"
+
+
 def test_a_single_enqueue_is_one_transaction(app: Workhorse, double: Task[int, int]) -> None:
     """The schema is looked at before the first one, and never again."""
     double.enqueue(0)

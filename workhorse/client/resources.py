@@ -118,8 +118,19 @@ class Resources:
             SchemaMismatchError: The schema does not fit.
         """
         with self._lock:
-            store = self.expected_store().sibling(connections=CONNECTIONS)
+            store = self.store().sibling(connections=CONNECTIONS)
             self._siblings.add(store)
+            if self._checked is None:
+                # Over a connection that the sibling goes on to use: one of the other store's would
+                # stay open, idle, in each process that is only a worker.
+                try:
+                    check_schema(store)
+                    self._checked = self.store()
+                except StoreUnavailableError:
+                    pass
+                except BaseException:
+                    store.close()
+                    raise
         return store
 
     def unchecked_sibling(self) -> Store:

@@ -132,9 +132,8 @@ def _oldest(nth: int, database: Database) -> None:
     database.oldest_s = 20.0 if nth == 100 else 0.1
 
 
-def _slower(nth: int, database: Database) -> None:
-    database.outcomes = min(nth, 160) * 50 + max(0, nth - 160) * 20
-    database.tables["outcomes"] = Table(0.002 * database.outcomes, 0.0, 0, 0, 0)
+def _behind(nth: int, database: Database) -> None:
+    database.states = {"ready": nth * nth // 50, "waiting": 3}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ def _slower(nth: int, database: Database) -> None:
         (_kept, "what is kept of an ended run"),
         (_sessions, "sessions"),
         (_oldest, "oldest transaction"),
-        (_slower, "runs that end"),
+        (_behind, "unfinished runs"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -57,6 +57,7 @@ CLAIM: Final = Bound(2.0, 20.0)
 LATENCY: Final = Bound(2.0, 100.0)
 LATE: Final = Bound(2.0, 1000.0)
 BUSY: Final = Bound(1.3, 3.0)
+BEHIND: Final = Bound(1.5, 20)
 
 
 def thirds(series: Series) -> tuple[list[float], list[float]] | None:
@@ -199,13 +200,8 @@ def check_database(samples: Sequence[Sample]) -> list[Check]:
     )
     oldest = max((value for _, value in of_database(samples, lambda db: db.oldest_s)), default=0.0)
     checks.append(Check("oldest transaction", f"{oldest:.1f} s at most", oldest <= MOST_OLDEST_S))
-    ended = rates(samples, ended_runs)
-    parts = thirds(ended)
-    if parts is not None:
-        second, last = (statistics.mean(part) for part in parts)
-        checks.append(
-            Check("runs that end", f"{second:.1f} to {last:.1f} a second", last >= 0.8 * second)
-        )
+    unfinished = of_database(samples, lambda db: float(sum(db.states.values())))
+    checks.append(trend("unfinished runs", unfinished, BEHIND, ""))
     return [check for check in checks if check is not None]
 
 

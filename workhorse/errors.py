@@ -232,7 +232,17 @@ class SchemaMismatchError(WorkhorseError):
 
 
 class StoreUnavailableError(WorkhorseError):
-    """The database could not be reached, or did not answer; the operation may have happened."""
+    """The database could not be reached, or did not answer; the message says what now stands.
+
+    Where no statement can have got to it, nothing was sent; else the operation may have happened.
+    """
+
+
+class StoreRefusedError(StoreUnavailableError):
+    """The database cannot be used as it is: no right, or a file that cannot be written or read.
+
+    It does not pass by itself; nothing was stored.
+    """
 
 
 class InvalidEventError(WorkhorseError, ValueError):

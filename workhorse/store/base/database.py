@@ -38,6 +38,7 @@ from workhorse.store.base.connecting import (
 )
 from workhorse.store.base.credentials import Credentials
 from workhorse.store.base.dialect import CLOCK, Dialect, PostgresDialect, SqliteDialect
+from workhorse.store.base.failing import named, refusal, what_stands
 from workhorse.store.base.hanging import Hangs, watch
 from workhorse.store.base.poolers import LENT
 from workhorse.store.base.statements import Builder, Statements
@@ -232,7 +233,7 @@ class Store:
         may be repeated when a commit's answer was lost.
 
         Raises:
-            StoreUnavailableError: It did not pass; the operation may have happened.
+            StoreUnavailableError: It did not pass; the message says what now stands.
         """
         return self._run(
             lambda tx: op(tx, *args, **kwargs),
@@ -259,7 +260,7 @@ class Store:
         """As `run`, but nothing is repeated once a connection was lost.
 
         Raises:
-            StoreUnavailableError: It did not pass; the operation may have happened.
+            StoreUnavailableError: It did not pass; the message says what now stands.
         """
         return self._run(
             lambda tx: op(tx, *args, **kwargs),
@@ -274,7 +275,7 @@ class Store:
         """As `run`, but nothing at all is repeated: the caller has its own way to go on.
 
         Raises:
-            StoreUnavailableError: It did not pass; the operation may have happened.
+            StoreUnavailableError: It did not pass; the message says what now stands.
         """
         return self._run(lambda tx: op(tx, *args, **kwargs), tries=1, repeat_lost=False)
 
@@ -291,23 +292,35 @@ class Store:
         reads: bool = False,
         single: bool = False,
     ) -> T:
-        rest = _FIRST_REST
+        rest, sent, in_doubt = _FIRST_REST, False, False
         for left in range(tries - 1, -1, -1):
+            begun = False
             self.hangs.begin()
             try:
                 with self._transaction(reads=reads, single=single) as tx:
+                    begun = True
                     return op(tx)
-            except SQLAlchemyError as error:
+            except (SQLAlchemyError, sqlite3.Error, psycopg.Error) as error:
                 cause = (isinstance(error, DBAPIError) and error.orig) or error
                 lost = self.dialect.is_lost(cause)
                 passing = self.dialect.is_transient(cause)
-                if not lost and not passing and not isinstance(error, PoolTimeoutError):
+                # Where a connection was lost, nobody knows what the server has done with it.
+                sent, in_doubt = sent or begun, in_doubt or (begun and lost)
+                passes = lost or passing or isinstance(error, PoolTimeoutError)
+                if passes and left > 0 and (repeat_lost or not lost):
+                    pass
+                elif not in_doubt and (refused := refusal(cause, self.description)) is not None:
+                    if self.kind == "sqlite":
+                        # A file that was opened when it could not be written stays so for good.
+                        self.close()
+                    raise refused from error
+                elif not passes:
                     raise
-                if left == 0 or (lost and not repeat_lost):
+                else:
                     # The driver's own text can hold parameters; its type says enough.
+                    stands = what_stands(reads=reads, sent=sent, in_doubt=in_doubt)
                     raise StoreUnavailableError(
-                        f"{self.description} did not answer ({_named(cause)}); the operation may "
-                        "have happened, and repeating it is safe"
+                        f"{self.description} did not answer ({named(cause)}); {stands}"
                     ) from error
             finally:
                 self.hangs.end()
@@ -423,19 +436,6 @@ def _leave_to_the_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)
-
-
-def _named(error: BaseException) -> str:
-    name = type(error).__name__
-    if isinstance(error, sqlite3.Error):
-        return f"{name}: {error}"
-    if not isinstance(error, psycopg.Error):
-        return name
-    if error.sqlstate:
-        return f"{name}, SQLSTATE {error.sqlstate}"
-    # Without a state no statement was answered: the client says whom it did not reach, and why.
-    first_line = next(iter(str(error).splitlines()), "")[:300]
-    return f"{name}: {first_line}" if first_line else name
 
 
 __all__ = ["ManualClock", "Store", "Tx"]

@@ -38,6 +38,7 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.durable.boundaries import read_values, record, write_progress
+from workhorse.store.durable.delivering import deliver
 from workhorse.store.lifecycle.claiming import claimed_under
 
 STORED, EXISTS, LOST = Recorded.STORED, Recorded.EXISTS, Recorded.LOST
@@ -296,6 +297,26 @@ def test_what_is_large_is_left_out_and_read_by_name(store: Store) -> None:
         ReadValue(claimed.id, "large", BoundaryKind.SIGNAL),
     ]
     assert store.run(read_values, requests) == ["1", None, large, None]
+
+
+def test_values_of_one_name_are_told_apart_by_run_and_kind(store: Store) -> None:
+    """All of a batch are read at once; none of them may get another's."""
+    one, other = a_claimed(store), a_claimed(store)
+    for value, claimed in (("1", one), ("2", other)):
+        write(store, claimed, a_checkpoint("word", value))
+        for sent in (BoundaryKind.SIGNAL, BoundaryKind.HUMAN):
+            store.run(deliver, claimed.id, sent, "word", f'"{sent} {value}"', key=None)
+
+    requests = [
+        ReadValue(claimed.id, "word", kind)
+        for claimed in (one, other)
+        for kind in (None, BoundaryKind.SIGNAL, BoundaryKind.HUMAN)
+    ]
+    assert store.run(read_values, requests) == [
+        "1", '"signal 1"', '"human 1"', "2", '"signal 2"', '"human 2"',
+    ]  # fmt: skip
+    for request, value in zip(requests, ["1", '"signal 1"', '"human 1"'], strict=False):
+        assert store.run(read_values, [request]) == [value]
 
 
 def test_as_many_bytes_as_come_with_a_claim_and_no_more(store: Store) -> None:

@@ -379,6 +379,28 @@ def test_what_the_run_has_got_to_is_not_unread(store: Store) -> None:
     assert send(store, claimed.id)[0] is KEPT  # it has got to that wait
 
 
+def test_what_another_run_was_sent_or_has_got_to_is_its_own(store: Store) -> None:
+    claimed, other = a_claimed(store), a_claimed(store)
+    for each in (claimed, other):
+        _fill(store, each.id, MAX_UNREAD)
+        assert wait_again(store, each, "n1" if each is claimed else "n2") is RunState.READY
+
+    assert (
+        send(store, claimed.id, name="one more")[0] is KEPT
+    )  # what lies with the other is not its
+    with pytest.raises(DeliveryLimitExceededError):
+        send(store, claimed.id, name="too many")  # nor has it got to that one's wait
+
+
+def test_a_wait_of_another_kind_reads_no_signal_of_its_name(store: Store) -> None:
+    claimed = a_claimed(store)
+    _fill(store, claimed.id, MAX_UNREAD)
+    assert wait_again(store, claimed, "n1", kind=HUMAN) is RunState.READY
+
+    with pytest.raises(DeliveryLimitExceededError):
+        send(store, claimed.id, name="one more")
+
+
 # -- races, forced into both orders --------------------------------------------------------------
 
 

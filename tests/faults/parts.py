@@ -37,8 +37,8 @@ from tests.faults.wires import APART
 TIMES: Final = 200
 _SHARES: Final = 3
 _PLAIN: Final = frozenset({KILLS, FREEZES, STOPS, SERVER, SESSIONS, DEFAULTS, LOCKS, BROKER})
-_COMPANY: Final = frozenset({KILLS, FREEZES, SESSIONS})
-"""What goes on beside set-backs."""
+_COMPANY: Final = frozenset({KILLS, FREEZES})
+"""What goes on beside set-backs; what needs the server would seldom find it."""
 _COSTS_S: Final = {
     KILLS: 1.0, FREEZES: 6.0, STOPS: 3.0, SERVER: 1.5, SESSIONS: 2.0, DEFAULTS: 1.0, LOCKS: 1.0,
     BROKER: 2.5,
@@ -75,8 +75,11 @@ def parts(faults: Iterable[type[Fault]], times: int = TIMES) -> list[Part]:
     if wired:
         found += [_part(f"wires-{nth + 1}", wired, share) for nth in range(_SHARES)]
     if apart:
-        beside = [each for each in plain if each.kind in _COMPANY]
-        found.append(_part("pooler-and-clocks", apart, times, beside, share))
+        beside = [each for each in plain if each.kind in {*_COMPANY, SESSIONS, SERVER}]
+        found += [
+            _part(f"pooler-and-clocks-{nth + 1}", apart, math.ceil(times / 2), beside, share // 2)
+            for nth in range(2)
+        ]
     return found
 
 

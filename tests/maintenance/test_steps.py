@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from datetime import timedelta
 
 import pytest
@@ -33,10 +34,12 @@ from tests.store.waiting import (
     wait_again,
     waiting_for,
 )
+from workhorse.domain.findings import Code, Finding, Severity
 from workhorse.domain.hints import Hint, no_reach
 from workhorse.domain.retry import RetryPolicy
 from workhorse.maintenance import Maintenance
 from workhorse.maintenance.steps import MOST_TOP_UPS, STEPS
+from workhorse.ports import LaneError
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.lifecycle.settling import settle
 from workhorse.store.operators.operating import cancel, pause_queue
@@ -215,6 +218,27 @@ def test_a_queue_that_the_broker_says_nothing_about_does_not_keep_the_others_fro
 
     assert done.failed == {"top_up": "ConnectionError"}
     assert sorted(hint.run_id for hint in outbox.hints) == sorted([ids["a"], ids["z"]])
+
+
+def test_what_the_broker_refuses_for_many_queues_is_said_once_with_its_code(
+    store: Store, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"q{number}" for number in range(8)]
+    for name in names:
+        put(store, queue=name)
+    refused = {
+        name: LaneError(Finding(Code.ACCESS_DENIED, Severity.WARNING, f"queue {name}: no", "allow"))
+        for name in names
+    }
+
+    done = _only("top_up", store, TalkingLane(**refused), outbox).run_once()
+
+    assert list(done.failed) == ["top_up"]
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert re.search(r"queue q\d: no \(access_denied\); so it is with 7 more queues, or al", said)
+    assert said.endswith("; allow")
 
 
 def test_a_broker_that_does_not_answer_takes_little_of_a_pass(

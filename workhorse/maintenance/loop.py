@@ -29,7 +29,7 @@ from workhorse.errors import (
 )
 from workhorse.maintenance.pulse import Health, Pulse
 from workhorse.maintenance.steps import STEPS, Parts, Publish, Step
-from workhorse.ports import Lane
+from workhorse.ports import Lane, LaneError
 from workhorse.store.base.database import Store
 from workhorse.store.fleet import presence
 from workhorse.store.fleet import steps as rows
@@ -271,7 +271,8 @@ class Maintenance:
         except Exception as error:  # noqa: BLE001 - one step must not keep the others from healing
             done.failed[step.name] = type(error).__name__
             self._parts.counters.add(Metric.LOOP_RESTARTS, label=f"maintenance.{step.name}")
-            if isinstance(error, StoreUnavailableError):
+            if isinstance(error, (StoreUnavailableError,)):
+                # Store and broker are away now and then, and these errors say all of it.
                 _log.warning("step %s: %s", step.name, error)
             else:
                 _log.error("step %s failed: %s", step.name, type(error).__name__, exc_info=error)

@@ -7,8 +7,8 @@ wakeups are sent after its commit.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Final
 
@@ -20,12 +20,11 @@ from workhorse.store.durable import freeing, tokens
 from workhorse.store.fleet import presence
 from workhorse.store.lifecycle import sweeping
 from workhorse.store.operators import viewing
-from workhorse.telemetry import Counters, Metric, get_logger
-
-_log = get_logger("maintenance")
+from workhorse.telemetry import Counters, Metric
 
 MOST_TOP_UPS: Final = 100
 """Visible messages that a queue needs at most: who gets one scans for more."""
+_NAMED: Final = 5
 _IN_VAIN_S: Final = 15.0
 """How long a top-up looks at queues about which the broker says nothing."""
 
@@ -100,7 +99,7 @@ def top_up(parts: Parts) -> Swept:
     the step, once the others have got theirs.
     """
     hints: list[Hint] = []
-    broken: Exception | None = None
+    broken: dict[str, Exception] = {}
     in_vain_s = 0.0
     queues = parts.store.read(viewing.open_queues)
     # In any order: a few that take long are not always the same ones that come first.
@@ -111,9 +110,7 @@ def top_up(parts: Parts) -> Swept:
         try:
             visible = parts.lane.backlog(queue)
         except Exception as error:  # noqa: BLE001 - raised below
-            why = error if isinstance(error, LaneError) else type(error).__name__
-            _log.warning("queue %s: its backlog is not known: %s", queue, why)
-            broken = broken or error
+            broken[queue] = error
             in_vain_s += monotonic() - began
             continue
         if visible is None:  # the lane has no messages: its workers scan
@@ -123,10 +120,23 @@ def top_up(parts: Parts) -> Swept:
         missing = max(0, wanted - visible)
         hints += [Hint(run_id, queue) for run_id in first[:missing]]
     parts.counters.add(Metric.TOP_UPS, len(hints))
-    if broken is not None:
+    if broken:
         parts.publish(hints)
-        raise broken
+        raise _all_of(broken)
     return Swept(len(hints), False, hints)
+
+
+def _all_of(broken: Mapping[str, Exception]) -> Exception:
+    """Return one error for all queues: what is denied for one is mostly denied for many."""
+    (_, error), *others = broken.items()
+    if not isinstance(error, LaneError):
+        return error
+    more = ""
+    if others:
+        named = ", ".join(queue for queue, _ in others[:_NAMED])
+        more = f"; so it is with {len(others)} more queues, or alike: {named}"
+    finding = error.finding
+    return LaneError(replace(finding, message=f"{finding.message} ({finding.code}){more}"))
 
 
 def _processes(parts: Parts) -> Swept:

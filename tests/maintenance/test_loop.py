@@ -18,10 +18,12 @@ from tests.store.acting import LEASE_MS, a_claimed, put, put_many, state_of
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
+from workhorse.domain.findings import Code, Finding, Severity
 from workhorse.domain.retry import RetryPolicy
 from workhorse.errors import SchemaMismatchError, StoreUnavailableError, WorkhorseError
 from workhorse.maintenance import Maintenance, Pass
 from workhorse.maintenance.steps import STEPS, Page, Parts, Publish, Step
+from workhorse.ports import LaneError
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.base.migrating import migrate
 from workhorse.store.fleet.steps import list_steps
@@ -29,6 +31,7 @@ from workhorse.store.lifecycle.sweeping import Swept
 from workhorse.telemetry import Counters, Metric
 
 _THREAD = "workhorse-maintenance"
+_AWAY = Finding(Code.ENDPOINT_UNREACHABLE, Severity.ERROR, "it is away")
 
 
 def _maintenance(
@@ -152,6 +155,24 @@ def test_a_step_that_fails_does_not_keep_the_others_from_healing(store: Store, h
     steps = {step.name: step.last_at for step in store.run(list_steps)}
     assert steps["broken"] is None
     assert steps["well"] is not None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StoreUnavailableError("it is away"), LaneError(_AWAY)],
+    ids=["store", "broker"],
+)
+def test_a_store_or_a_broker_that_is_away_takes_one_line(
+    store: Store, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def page(parts: Parts) -> Swept:
+        raise error
+
+    _maintenance(store, _step("one", page)).run_once()
+
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", "step one: it is away")
+    assert record.exc_info is None
 
 
 def test_a_step_that_failed_is_tried_at_its_next_time(store: Store, clock: ManualClock) -> None:

@@ -271,7 +271,7 @@ class Maintenance:
         except Exception as error:  # noqa: BLE001 - one step must not keep the others from healing
             done.failed[step.name] = type(error).__name__
             self._parts.counters.add(Metric.LOOP_RESTARTS, label=f"maintenance.{step.name}")
-            if isinstance(error, (StoreUnavailableError,)):
+            if isinstance(error, (StoreUnavailableError, LaneError)):
                 # Store and broker are away now and then, and these errors say all of it.
                 _log.warning("step %s: %s", step.name, error)
             else:

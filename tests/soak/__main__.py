@@ -20,7 +20,7 @@ from tests.soak import report
 from tests.soak.app import read_timings
 from tests.soak.fleet import SoakFleet
 from tests.soak.panels import picture_of
-from tests.soak.plan import draw_modest_plan, known_faults
+from tests.soak.plan import PARTS, draw_modest_plan, known_faults, part_of
 from tests.soak.sampler import Sampler
 from tests.soak.trends import (
     Check,
@@ -85,11 +85,10 @@ def main() -> int:
         Check("samples", f"{len(loaded)}, {len(sampler.broken)} failed", not sampler.broken),
     ]
     began = loaded[0].at
-    kinds = ["workers", "database", "broker"]
-    kind_of = {fault.name: kinds.index(_PART[fault.kind]) for fault in faults}
+    parts = {fault.name: part_of(fault) for fault in faults}
     picture = picture_of(
         loaded, [each for each in sorted(claims) if each[0] >= began], latencies,
-        marks=_marks(said, kind_of, began), kinds=kinds,
+        marks=_marks(said, parts, began), kinds=PARTS,
         title=f"{given.minutes:g} minutes of mixed load, broken every {given.every:g} s or so",
         subtitle=f"{len(result.evidence.runs):,} runs; {os.cpu_count()} cores for the fleet,"
         f" PostgreSQL {server}, the broker's emulator and all else on the machine; seed {seed}",
@@ -111,9 +110,6 @@ def main() -> int:
     good = report.kept(found)
     print("all bounds and promises were kept" if good else f"NOT all was kept; seed {seed}")
     return 0 if good else 1
-
-
-_PART: Final = {"worker": "workers", "database": "database", "broker": "broker"}
 
 
 def latencies_of(found: Evidence, naps: Sequence[tuple[str, float]]) -> Series:

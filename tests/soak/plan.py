@@ -9,13 +9,25 @@ from typing import Final
 from tests.faults.faults import FAULTS, Fault, broker, contention, postgres, setting_back, signals
 from tests.faults.plan import Step
 
-_MODULES: Final = (signals, postgres, setting_back, contention, broker)
+_PARTS: Final = {
+    signals.__name__: "workers",
+    postgres.__name__: "database",
+    setting_back.__name__: "database",
+    contention.__name__: "database",
+    broker.__name__: "broker",
+}
+PARTS: Final = tuple(dict.fromkeys(_PARTS.values()))
+"""What may be broken."""
 
 
 def known_faults() -> list[type[Fault]]:
     """Return the faults that need nothing between the fleet's members and its parts."""
-    names = {module.__name__ for module in _MODULES}
-    return [fault for fault in FAULTS if fault.__module__ in names]
+    return [fault for fault in FAULTS if fault.__module__ in _PARTS]
+
+
+def part_of(fault: type[Fault]) -> int:
+    """Return what it breaks, as an index into `PARTS`."""
+    return PARTS.index(_PARTS[fault.__module__])
 
 
 def draw_modest_plan(

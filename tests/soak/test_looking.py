@@ -15,7 +15,7 @@ from tests.faults.evidence import Evidence, Run
 from tests.faults.ledger import START, Line
 from tests.soak.__main__ import latencies_of
 from tests.soak.app import Timings, read_timings
-from tests.soak.plan import draw_modest_plan, known_faults
+from tests.soak.plan import PARTS, draw_modest_plan, known_faults, part_of
 from tests.soak.procs import group_usage, groups, sockets_to, usage_of
 from tests.soak.relay import CallCounter, Relay
 from tests.soak.sampler import read_gauges
@@ -142,6 +142,7 @@ def test_faults_come_one_by_one_each_in_its_turn() -> None:
     assert set(counts) == {fault.name for fault in faults}
     assert max(counts.values()) - min(counts.values()) <= 1
     assert plan[0].at == 60
+    assert {PARTS[part_of(fault)] for fault in faults} == {"workers", "database", "broker"}
     assert 1700 < plan[-1].at < 1740
 
 

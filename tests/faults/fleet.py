@@ -51,6 +51,8 @@ _SESSIONS: Final = (
 )
 LANES: Final = ("sqs", "polling", "notify")
 """Of the workers, in turn."""
+CLIENTS: Final = ("aioboto3", "boto3", "lean")
+"""Of SQS, of all members, in turn; which one begins is the seed's."""
 ENOUGH: Final = "enough"
 """A file that tells producers to enqueue no more."""
 STARTED: Final = re.compile(r"1 worker, \d+ slots")
@@ -223,6 +225,8 @@ class Fleet:
             Member(f"producer {at}", ["-m", "tests.faults.producer", str(at)], {})
             for at in range(producers)
         ]
+        for at, member in enumerate(self.members):
+            member.env["WORKHORSE_SQS_CLIENT"] = CLIENTS[(seed + at) % len(CLIENTS)]
         self.clocks: Clocks | None = None
         if clocks:
             watched = [*self.workers, *self.maintainers]

@@ -34,7 +34,7 @@ app = Workhorse()
 FOLDER: Final = Path(os.environ.get("FAULTS_FOLDER", "."))
 LEASE_S: Final = app.settings.lease_seconds
 # In proportion to the leases: who waits for a silent connection does nothing else meanwhile.
-vars(hanging)["HANGS_AFTER_S"] = LEASE_S * 2
+vars(hanging).update(HANGS_AFTER_S=LEASE_S * 2, LOOKS_EVERY_S=LEASE_S / 3)
 WORK, BATCH, PROCESS, BAD = "work", "batch", "process", "bad"
 QUEUES: Final = (WORK, BATCH, PROCESS, BAD)
 

@@ -20,6 +20,8 @@ from tests.faults.wires.tcp import ANSWER, ASK, CUT, DELAY, HALVE, SWALLOW, Harm
 if TYPE_CHECKING:
     from tests.faults.fleet import Fleet, Member
 
+_PRODUCERS: Final = 0.25
+"""How probably a producer is one of those that are harmed."""
 _CONNECT_S: Final = 5.0
 """What a client waits for a database to let it in."""
 
@@ -46,7 +48,9 @@ class _Harmed(ABC):
         self._began = 0.0
 
     def apply(self, fleet: Fleet, rng: random.Random) -> str:
-        everybody = list(fleet.members)
+        # Producers mostly go on: where nothing is enqueued, there is nothing to break.
+        producers = [each for each in fleet.producers if rng.random() < _PRODUCERS]
+        everybody = [*fleet.workers, *fleet.maintainers, *producers]
         self._members = everybody
         if rng.random() < 0.6:  # else all at once, as when the server's own network breaks
             self._members = rng.sample(everybody, rng.randint(1, len(everybody) // 2))
@@ -56,7 +60,9 @@ class _Harmed(ABC):
         names = [member.name for member in self._members]
         _wires(fleet).harm(self.to, names, harm, rng.getrandbits(31))
         self.wait(rng)
-        whose = "all members" if len(names) == len(everybody) else ", ".join(names)
+        whose = ", ".join(names)
+        if len(names) == len(everybody):
+            whose = f"all members but {len(fleet.producers) - len(producers)} producers"
         return f"{self.say(harm)}; {whose}"
 
     def heal(self, fleet: Fleet) -> None:

@@ -30,7 +30,7 @@ from workhorse.store.base.connecting import Target, abort_connection, connect_ap
 from workhorse.telemetry import get_logger
 
 HANGS_AFTER_S: Final = 30.0
-_LOOKS_EVERY_S: Final = 5.0
+LOOKS_EVERY_S: Final = 5.0
 _ANSWERS_WITHIN_S: Final = 5.0
 _ON_ITS_WAY_S: Final = 10.0
 """No answer, and no next statement, is under way for longer."""
@@ -182,7 +182,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _look() -> None:
     while True:
-        time.sleep(_LOOKS_EVERY_S)
+        time.sleep(LOOKS_EVERY_S)
         with _lock:
             those = list(_watched)
         for hangs in those:

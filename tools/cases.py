@@ -34,14 +34,16 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tests.support.postgres import PostgresServer
-from tools.mutation import LONGEST_S, ROOT
 
+ROOT: Final = Path(__file__).resolve().parent.parent
 TABLE: Final = ROOT / "tools" / "cases.toml"
 PAGE: Final = ROOT / "docs" / "cases.md"
 COPIED: Final = (
     "benchmarks", "docs", "examples", "infra", "lanes", "tests", "tools", "workhorse",
     "Makefile", "README.md", "CHANGELOG.md", "pyproject.toml",
 )  # fmt: skip
+LONGEST_S: Final = 240
+"""How long a test may take with a mutation, on a machine that is not busy otherwise."""
 SEEN: Final = "yes"
 _NAMED: Final = re.compile(r"(?:test_|_)cases?((?:_\d+(?:_and)?)+)(?:_|$)")
 

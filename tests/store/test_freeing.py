@@ -532,6 +532,38 @@ def test_in_a_session_it_stands_behind_those_that_it_comes_after(
         freed(store)
 
 
+def test_in_a_session_it_stands_behind_those_that_it_waits_for_through_another(
+    store: Store, clock: ManualClock
+) -> None:
+    """Who stands between them is in no session, or in another, behind one that waits itself."""
+    first = put(store, session="s", delay_ms=60_000)
+    between = put_after(store, first)
+    ahead = put_after(store, first, session="t")
+    other = put(store, session="t")
+    last = [put_after(store, each, session="s") for each in (between, other)]
+
+    clock.advance(60_000)
+    promoted(store)
+    for each in (first, between, ahead, other, *last):
+        end(store, take_one(store, each), SUCCEED)
+        freed(store)
+
+
+def test_in_a_session_it_stands_behind_nobody_whom_it_does_not_wait_for(
+    store: Store, clock: ManualClock
+) -> None:
+    """One that is due later, and that another comes after, keeps nobody."""
+    later = put(store, session="s", delay_ms=60_000)
+    put_after(store, later)
+    first = put(store)
+    between = put_after(store, first)
+    last = put_after(store, between, session="s")
+
+    for each in (first, between, last):
+        end(store, take_one(store, each), SUCCEED)
+        freed(store)
+
+
 def test_in_a_session_a_chain_that_is_made_at_once_stands_behind_its_first(store: Store) -> None:
     later = a_run(session="s")._replace(delay_ms=60_000)
     chain = [later]

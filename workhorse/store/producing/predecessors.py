@@ -6,18 +6,21 @@ Source: docs/adr/0013-what-ends-frees.md
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlalchemy import (
     BigInteger,
     Text,
     and_,
+    bindparam,
     cast,
     false,
     func,
     insert,
     literal,
     literal_column,
+    null,
+    or_,
     select,
     tuple_,
     update,
@@ -63,11 +66,51 @@ def link(tx: Tx, new: Sequence[NewRun]) -> None:
     after = [{"source": source, "run_id": run.id} for run in new for source in run.after]
     if not after:
         return
-    batch = json.dumps(after)
-    tx.write(_insert_links, batch=batch)
+    tx.write(_insert_links, batch=json.dumps(after))
+    behind = json.dumps(list(_behind(tx, [run for run in new if run.session is not None])))
     # One row of a chain is seen in its new place by the next pass alone.
-    while any(run.session is not None for run in new) and tx.write(_line_up, batch=batch):
+    while behind != "[]" and tx.write(_line_up, batch=behind):
         pass
+
+
+def _behind(tx: Tx, new: Sequence[NewRun]) -> Iterator[dict[str, str]]:
+    """Say whom runs have to stand behind in their sessions: whom they come after, and who those
+    wait for.
+    """
+    sources = sorted({source for run in new for source in run.after})
+    rows = tx.fetch(_alive, ids=json.dumps(sources)) if sources else ()
+    # Nearly all wait for nobody: neither for those that they come after, nor for a turn.
+    waiting = {str(row.id): row.session for row in rows if row.blockers > 0 or row.session}
+    known: dict[tuple[str, str], set[str]] = {}
+    for run in new:
+        session = run.session or ""
+        for source in run.after:
+            yield {"source": source, "run_id": run.id}
+            if source in waiting and waiting[source] != session:
+                key = source, session
+                if key not in known:
+                    known[key] = _waited_for(tx, source, session)
+                yield from ({"source": each, "run_id": run.id} for each in known[key])
+
+
+def _waited_for(tx: Tx, run_id: RunId, session: str) -> set[str]:
+    """Return the runs of a session that a run of no session, or of another, waits for.
+
+    It waits for those that it comes after, and for its turn, behind others that wait. Where that
+    leads to one of the session, there is no need to go on: it stands behind those it waits for.
+    """
+    found: set[str] = set()
+    seen: set[str] = set()
+    todo = {str(run_id)}
+    while todo:
+        seen |= todo
+        rows = tx.fetch(_blocked, ids=json.dumps(sorted(todo)), session=session)
+        ids = sorted({str(row.id) for row in rows})
+        sources = {row.source for row in tx.fetch(_sources, ids=json.dumps(ids))} if ids else set()
+        alive = tx.fetch(_alive, ids=json.dumps(sorted(sources))) if sources else ()
+        found |= {str(row.id) for row in alive if row.session == session}
+        todo = {str(row.id) for row in alive if row.session != session} - seen
+    return found
 
 
 # -- statements ----------------------------------------------------------------------------------
@@ -92,8 +135,50 @@ def _insert_links(d: Dialect) -> Executable:
     )
 
 
+def _blocked(d: Dialect) -> Executable:
+    """Those of `ids` that come after others, and those before them in their sessions that do."""
+    session = bindparam("session", type_=Text)
+    one, other = live.alias("one"), live.alias("other")
+    themselves = select(one.c.id).where(
+        d.one_of(one.c.id, "ids"),
+        one.c.blockers > literal_column("0"),
+        or_(one.c.session.is_(null()), one.c.session != session),
+    )
+    before = (
+        select(other.c.id)
+        .select_from(
+            one.join(
+                other,
+                and_(
+                    other.c.session == one.c.session,
+                    tuple_(other.c.line_at, other.c.id) < tuple_(one.c.line_at, one.c.id),
+                ),
+            )
+        )
+        .where(
+            d.one_of(one.c.id, "ids"),
+            one.c.session != session,
+            other.c.blockers > literal_column("0"),
+        )
+    )
+    return themselves.union_all(before)
+
+
+def _sources(d: Dialect) -> Executable:
+    # No index leads from a run to whom it comes after: only where those wait too is this asked.
+    return (
+        select(links.c.source)
+        .distinct()
+        .where(links.c.kind == literal(str(LinkKind.AFTER), Text), d.one_of(links.c.run_id, "ids"))
+    )
+
+
+def _alive(d: Dialect) -> Executable:
+    return select(live.c.id, live.c.session, live.c.blockers).where(d.one_of(live.c.id, "ids"))
+
+
 def _line_up(d: Dialect) -> Executable:
-    """Put runs behind those of their session that they come after.
+    """Put runs behind those of their session that they wait for.
 
     One of these may be due later, and would wait for its turn behind a run that waits for its end.
     """

@@ -140,6 +140,10 @@ class Campaign:
             code = codes.get(member.name)
             if code not in (0, 3, 4, 5, -15):
                 fleet.unhealed.append(f"{member.name} ended with {code} at the end")
+            elif code in (3, 5) and rest_s is not None:
+                # Nothing was under way any more, so what it cut short is a slot that never ends.
+                last = member.process.output()[-2000:] if member.process is not None else ""
+                fleet.unhealed.append(f"{member.name} held something at rest: {code}\n{last}")
             for by_itself in set(member.exits) - ENDS:
                 fleet.unhealed.append(f"{member.name} ended by itself, with {by_itself}")
         self._note(f"ended: {codes}")

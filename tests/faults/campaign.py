@@ -129,6 +129,10 @@ class Campaign:
                 fleet.enough()
             if self._runs is not None and fleet.accepted() >= self._runs:
                 fleet.enough()
+            if time.monotonic() > enough + REST_WITHIN_S:
+                hung = ", ".join(each.name for each in fleet.producers if each.wanted)
+                fleet.unhealed.append(f"a call never came back: {hung} did not end")
+                break
         healed = time.monotonic()
         self._note("all runs are enqueued")
         rest_s = self._rest(healed)

@@ -163,6 +163,22 @@ def test_a_delivery_since_the_claim_does_not_wake_a_sleeper(store: Store) -> Non
     assert state_of(store, claimed.id) == "scheduled"
 
 
+@pytest.mark.parametrize("kind", [BoundaryKind.CHILD, BoundaryKind.SIGNAL, BoundaryKind.TIMER])
+def test_a_wait_that_the_store_has_lost_is_not_waited_for(store: Store, kind: BoundaryKind) -> None:
+    """Set back to an older copy, the store has the lease and not what was stored under it since."""
+    claimed = a_claimed(store)
+
+    settled = end(store, claimed, Suspend((Wait(kind=kind, name="lost"), _wait(SIGNAL, "word"))))
+
+    row = live_row(store, claimed.id)
+    assert (row.state, row.due_at, bool(row.wake_sent)) == ("ready", None, False)
+    assert hinted(settled.hints) == [claimed.id]
+    claimed = take_one(store, claimed.id)
+    end(store, claimed, Suspend((_wait(kind, "lost", 60_000), Wait(kind=SIGNAL, name="word"))))
+    assert state_of(store, claimed.id) == "waiting"
+    check_invariants(store)
+
+
 def test_a_stale_lease_suspends_nothing(store: Store, clock: ManualClock) -> None:
     stale = a_claimed(store)
     clock.advance(LEASE_MS)

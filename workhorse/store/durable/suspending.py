@@ -79,7 +79,8 @@ def suspend(
     """Write suspensions under their leases; return the states that now stand, and the wakeups.
 
     A run to which something was delivered since its claim is ready at once: what it waits for may
-    be there already.
+    be there already. So is one with a wait that was stored before and is not there any more: the
+    store was set back to an older copy, and whatever would have ended that wait is gone too.
     """
     linked = _held(tx, _linked(suspensions))
     stands = _read_tokens(tx, sorted({wait.token or "" for _, wait in linked})) if linked else {}
@@ -255,12 +256,15 @@ def _suspend(d: Dialect) -> Executable:
     u = d.rows("runs", _RUN_COLUMNS)
     held = lock_held(u).cte("held").prefix_with("MATERIALIZED", dialect="postgresql")
     w = d.rows("waits", _WAIT_COLUMNS, "w")
+    stored = and_(boundaries.c.run_id == w.c.id, boundaries.c.name == w.c.name)
     first = (
-        select(boundaries.c.run_id, func.min(boundaries.c.wake_at).label("at"))
-        .select_from(
-            w.join(boundaries, and_(boundaries.c.run_id == w.c.id, boundaries.c.name == w.c.name))
+        select(
+            w.c.id.label("run_id"),
+            func.min(boundaries.c.wake_at).label("at"),
+            (func.count() - func.count(boundaries.c.run_id)).label("gone"),
         )
-        .group_by(boundaries.c.run_id)
+        .select_from(w.outerjoin(boundaries, stored))
+        .group_by(w.c.id)
         .cte("first")
         .prefix_with("MATERIALIZED", dialect="postgresql")
     )
@@ -268,9 +272,15 @@ def _suspend(d: Dialect) -> Executable:
     due: ColumnElement[Any] = (
         select(first.c.at).where(first.c.run_id == live.c.id).scalar_subquery()
     )
+    gone = select(first.c.gone).where(first.c.run_id == live.c.id).scalar_subquery()
     # A delivery that came since the claim is not waited for again. A run with timers alone waits
-    # for none; and one without a single time could never be scheduled.
-    arrived = and_(~v.c.timers, live.c.inbox != v.c.inbox)
+    # for none; and one without a single time could never be scheduled. A wait that the store has
+    # lost since, when it was set back to an older copy, has nobody who would end it: the next
+    # activation stores it anew, with what it started.
+    arrived = or_(
+        and_(~v.c.timers, live.c.inbox != v.c.inbox),
+        func.coalesce(gone, literal_column("0")) > literal_column("0"),
+    )
     near = and_(due.is_not(null()), d.millis(d.clock, due) <= v.c.reach_ms)
     none = null()
     return (

@@ -92,16 +92,21 @@ def test_case_13_a_lack_of_connections_is_no_failed_attempt(
             ).fetchall()
             assert open_ones <= 1 + 3  # the producer's own, and the worker's few: not one a slot
             later = rig.enqueue_many("t", 10)
-            _take_all(url, held)
-            watching.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where "
-                "pid <> pg_backend_pid() and pid <> all(%s) and backend_type = 'client backend'",
-                [[each.info.backend_pid for each in held]],
-            )
-            _take_all(url, held)  # and before the worker is back
 
+            def only_idle_ones_are_left() -> bool:
+                """Take what there is, and what others have too, before they are back."""
+                _take_all(url, held)
+                others = watching.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where pid <> all(%s) "
+                    "and pid <> pg_backend_pid() and backend_type = 'client backend'",
+                    [[each.info.backend_pid for each in held]],
+                ).fetchall()
+                return not others and len(held) == AT_MOST - 1
+
+            eventually(only_idle_ones_are_left, within=60)
+            before = rig.count(Metric.STORE_ERRORS)
             gate.set()
-            eventually(lambda: rig.count(Metric.STORE_ERRORS) >= 1)
+            eventually(lambda: rig.count(Metric.STORE_ERRORS) >= before + 2)
             assert worker._calls.away
 
             _end_all(held)

@@ -13,7 +13,7 @@ from workhorse.store.base.database import Store
 
 _COLUMNS: Final = {
     "live": "id, state, attempt, fence, token, inbox, watched, due_at, lease_expires_at,"
-    " cancel_asked_at",
+    " cancel_asked_at, session, line_at, blockers",
     "outcomes": "id, state, reason, attempt, fence, result",
     "boundaries": "run_id, name, kind, seq, value, detail, fingerprint, wake_at",
     "deliveries": "run_id, kind, name, state, inbox, value, key",
@@ -82,8 +82,17 @@ class Looker:
         at = self._at
         return {
             "live": {
-                str(key): (*more, bool(watched), at(due), at(expires), asked is not None)
-                for key, *more, watched, due, expires, asked in live
+                str(key): (
+                    *more,
+                    bool(watched),
+                    at(due),
+                    at(expires),
+                    asked is not None,
+                    session,
+                    at(line),
+                    blockers,
+                )
+                for key, *more, watched, due, expires, asked, session, line, blockers in live
             },
             "outcomes": {str(key): tuple(more) for key, *more in outcomes},
             "boundaries": {
@@ -123,7 +132,7 @@ def _expected(model: Model) -> dict[str, dict[Any, Any]]:
         "live": {
             run.id: (
                 run.state, run.attempt, run.fence, run.token, run.inbox, run.watched, run.due_at,
-                run.expires_at, run.cancel_asked,
+                run.expires_at, run.cancel_asked, run.session, run.line_at, run.blockers,
             )
             for run in runs
             if not run.finished

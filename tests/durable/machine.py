@@ -33,14 +33,16 @@ from hypothesis.stateful import (
 from tests.durable.activating import QUEUE, Activation, HeldRecorder
 from tests.durable.looking import Looker
 from tests.durable.model import LEASE_MS, ConflictError, Model, Run, Token
+from tests.durable.operators import MOST, Operators, ids_of, reach
 from tests.durable.programs import CHILDREN, EPOCH, RETRY, Program, Step, programs
+from tests.durable.receiving import Receiving
 from tests.store.invariants import check_invariants
 from workhorse.domain.boundaries import BoundaryKind as Kind
 from workhorse.domain.hints import Hint
 from workhorse.domain.ids import RunId, new_run_id
 from workhorse.domain.outcomes import Finish, HandBack
 from workhorse.domain.recording import NewProgress, ReadValue, Record, Recorded
-from workhorse.domain.runs import ClaimedRun, NewRun
+from workhorse.domain.runs import ClaimedRun, NewRun, OnFailure
 from workhorse.errors import DeliveryConflictError, LeaseLostError
 from workhorse.handlers.activation import ActivationCore
 from workhorse.store.base.database import ManualClock, Store, Tx
@@ -52,25 +54,19 @@ from workhorse.store.durable.boundaries import (
     write_progress,
 )
 from workhorse.store.durable.delivering import deliver
-from workhorse.store.durable.freeing import SMALL_PASS, free, free_noted
+from workhorse.store.durable.freeing import SMALL_PASS, arm, free, free_noted
 from workhorse.store.durable.tokens import complete_token, create_token, expire_tokens
 from workhorse.store.lifecycle.claiming import Claim, claim, claimed_under
 from workhorse.store.lifecycle.settling import Entry, Settled, settle, settled_before
 from workhorse.store.lifecycle.sweeping import end_overdue, finish_cancelled, promote, recover
 from workhorse.store.live.leasing import renew
-from workhorse.store.operators.operating import NONE, cancel, pause_queue, rerun, resume_queue
-from workhorse.store.producing.enqueueing import enqueue
+from workhorse.store.producing.enqueueing import enqueue, hints_of
 
 _TASKS: Final = ("flow", "part")
 _ROUNDS: Final = 60
 _draw = random.Random(7)  # no rest has a jitter here
 _picks: Final = st.integers(0, 11)
 """One of those that there are: the rest of its division by their number."""
-
-
-def reach(queue: str) -> int:
-    """A broker that delays messages up to 15 minutes."""
-    return 900_000
 
 
 def _write(
@@ -85,7 +81,7 @@ def _write(
     return written, settle(tx, entries, reach=reach)
 
 
-class FlowMachine(RuleBasedStateMachine):
+class FlowMachine(Operators, Receiving, RuleBasedStateMachine):
     """Drives runs, and whatever can happen to them. A subclass names the store."""
 
     store: ClassVar[Store]
@@ -104,27 +100,55 @@ class FlowMachine(RuleBasedStateMachine):
         self.seen: dict[str, dict[str, Any]] = {}
         self.shared: list[str] = []
         self._tokens = itertools.count(1)
+        self._serial = itertools.count(1)
+        self._did: set[tuple[str, RunId]] = set()
 
     # -- runs ------------------------------------------------------------------------------------
 
-    @initialize(program=programs, timeout_ms=st.sampled_from([None, 5_000]))
-    def begin(self, program: Program, timeout_ms: int | None) -> None:
+    @initialize(
+        program=programs,
+        timeout_ms=st.sampled_from([None, 5_000]),
+        seed=st.integers(0, 9),
+    )
+    def begin(self, program: Program, timeout_ms: int | None, seed: int) -> None:
+        self._open_lane(seed)
         for ref, limit in (("shared one", None), ("shared two", timeout_ms)):
             self.store.run(create_token, ref, timeout_ms=limit)
             self.model.tokens[ref] = Token(self.model.later(limit))
             self.shared.append(ref)
         self.start(program)
 
-    @precondition(lambda self: self._unfinished() < 3)
-    @rule(program=programs, deadline_ms=st.sampled_from([None, None, None, 20_000, 700_000]))
-    def start(self, program: Program, deadline_ms: int | None = None) -> None:
-        """Somebody enqueues a run."""
+    @precondition(lambda self: self._unfinished() < MOST)
+    @rule(
+        program=programs,
+        deadline_ms=st.sampled_from([None, None, None, 20_000, 700_000]),
+        session=st.sampled_from([None, None, "one", "one", "two"]),
+        delay_ms=st.sampled_from([0, 0, 0, 5_000]),
+        after=st.just([]) | st.lists(_picks, max_size=2),
+        on_failure=st.sampled_from(list(OnFailure)),
+    )
+    def start(
+        self,
+        program: Program,
+        deadline_ms: int | None = None,
+        session: str | None = None,
+        delay_ms: int = 0,
+        after: Sequence[int] = (),
+        on_failure: OnFailure = OnFailure.FAIL,
+    ) -> None:
+        """Somebody enqueues a run: in a session, for later, or to come after others."""
+        before = tuple(dict.fromkeys(self._run(pick) for pick in after))
         new = NewRun(
             id=new_run_id(), task="flow", queue=QUEUE, payload="null", retry=RETRY,
-            deadline_ms=deadline_ms,
+            deadline_ms=deadline_ms, session=session, delay_ms=delay_ms, after=before,
+            on_failure=on_failure if before else None,
         )  # fmt: skip
-        self.store.run(enqueue, [new], reach=reach)
-        self.model.runs[new.id] = Run(new.id, deadline_at=self.model.later(deadline_ms))
+        done = self.store.run(enqueue, [new], reach=reach)
+        self._send(hints_of([new], done, reach=reach))
+        self.model.enqueue(
+            Run(new.id, session=session, on_failure=new.on_failure),
+            delay_ms=delay_ms, deadline_ms=deadline_ms, after=before,
+        )  # fmt: skip
         self.programs[new.id] = program
 
     # -- activations -----------------------------------------------------------------------------
@@ -136,7 +160,9 @@ class FlowMachine(RuleBasedStateMachine):
     )
     def wake(self, picks: list[int], scan: bool, lost: bool) -> None:
         """Wakeups come, for any runs in any state, also twice; or a worker scans."""
-        ids = [self._run(pick) for pick in picks]
+        self._claim([self._run(pick) for pick in picks], scan=scan, lost=lost)
+
+    def _claim(self, ids: Sequence[RunId], *, scan: bool, lost: bool) -> set[RunId]:
         token = next(self._tokens)
         taken = self.store.run(
             claim, queue=QUEUE, ids=ids, tasks=_TASKS, free=50, token=token, lease_ms=LEASE_MS,
@@ -148,6 +174,7 @@ class FlowMachine(RuleBasedStateMachine):
         assert {run.id for run in taken.runs} == expected
         for claimed in taken.runs:
             self._activate(claimed)
+        return expected
 
     def _activate(self, claimed: ClaimedRun) -> None:
         run, then = self.model.runs[claimed.id], self.model.then(claimed.id)
@@ -191,7 +218,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["deploy", "deploy", "renew", "stop", "stop", "cancel", "pause", "resume", "rerun"]
+            ["deploy", "deploy", "renew", "stop", "stop", "cancel", "pause", "resume"]
         ),
         pick=_picks,
         place=_picks,
@@ -202,8 +229,6 @@ class FlowMachine(RuleBasedStateMachine):
             self._deploy(pick, place)
         elif what == "cancel":
             self._cancel(pick)
-        elif what == "rerun":
-            self._rerun(pick)
         elif what in ("pause", "resume"):
             self._pause(what == "pause")
         elif self.activations and what == "stop":
@@ -248,7 +273,7 @@ class FlowMachine(RuleBasedStateMachine):
         for each in chosen:
             each.recorder.said = None
         for _ in range(1 + twice):
-            ready = self._ready()
+            before = self._claimable()
             written, settled = self.store.run(_write, progress, records, entries)
             for said in progress:
                 self.model.say(said.lease, said.value)
@@ -260,7 +285,7 @@ class FlowMachine(RuleBasedStateMachine):
                 if state is not None:
                     states[entry.lease.run_id] = state
             assert settled.written == states
-            self._check_hints(ready, [*written.hints, *settled.hints])
+            self._check_hints(before, [*written.hints, *settled.hints])
         for each, entry in zip(ended, entries, strict=True):
             self._check_known(each, entry)
             self._drop(each)
@@ -338,7 +363,9 @@ class FlowMachine(RuleBasedStateMachine):
         self.wake([], scan=scan, lost=False)
 
     @rule(
-        which=st.sampled_from(["recover", "promote", "expire", "free", "overdue", "cancelled"]),
+        which=st.sampled_from(
+            ["recover", "promote", "expire", "arm", "free", "overdue", "cancelled"]
+        ),
         pick=st.none() | _picks,
     )
     def maintain(self, which: str, pick: int | None) -> None:
@@ -348,26 +375,38 @@ class FlowMachine(RuleBasedStateMachine):
     def _maintain(self, which: str, ids: list[RunId] | None = None) -> None:
         match which:
             case "recover":
-                self.store.run(recover, reach=reach, draw=_draw, ids=ids)
+                before = self._claimable()
+                swept = self.store.run(recover, reach=reach, draw=_draw, ids=ids)
                 self.model.recover(ids)
+                self._check_hints(before, swept.hints)
             case "promote":
-                self.store.run(promote, ids=ids)
+                self._send(self.store.run(promote, ids=ids).hints)
                 self.model.promote(ids)
             case "expire":
                 self.store.run(expire_tokens)
                 self.model.expire_tokens()
             case "overdue":
-                self.store.run(end_overdue)
+                before = self._claimable()
+                swept = self.store.run(end_overdue)
                 self.model.end_overdue()
+                self._check_hints(before, swept.hints)
             case "cancelled":
-                self.store.run(finish_cancelled, reach=reach, draw=_draw)
+                before = self._claimable()
+                swept = self.store.run(finish_cancelled, reach=reach, draw=_draw)
                 self.model.recover(run.id for run in self._runs() if run.cancel_asked)
+                self._check_hints(before, swept.hints)
+            case "arm":
+                before, counts = self._claimable(), {run.id: run.inbox for run in self._runs()}
+                swept = self.store.run(arm)
+                self.model.arm()
+                self._check_hints(before, swept.hints)
+                self._take_order(counts)
             case _:
                 noted = set(self.model.noted)
-                ready, counts = self._ready(), {run.id: run.inbox for run in self._runs()}
+                before, counts = self._claimable(), {run.id: run.inbox for run in self._runs()}
                 swept = self.store.run(free_noted)
                 self.model.free(noted)
-                self._check_hints(ready, swept.hints)
+                self._check_hints(before, swept.hints)
                 self._take_order(counts)
 
     def _take_order(self, before: dict[RunId, int]) -> None:
@@ -403,7 +442,7 @@ class FlowMachine(RuleBasedStateMachine):
         self._deliver(run_id, kind, name, value, key)
 
     def _deliver(self, run_id: RunId, kind: str, name: str, value: str, key: str | None) -> None:
-        ready = self._ready()
+        before = self._claimable()
         try:
             expected = self.model.deliver(run_id, kind, name, value, key)
         except ConflictError:
@@ -412,7 +451,7 @@ class FlowMachine(RuleBasedStateMachine):
         else:
             result, hints = self.store.run(deliver, run_id, Kind(kind), name, value, key=key)
             assert result == expected
-            self._check_hints(ready, hints)
+            self._check_hints(before, hints)
 
     @rule(
         pick=_picks,
@@ -432,35 +471,10 @@ class FlowMachine(RuleBasedStateMachine):
         else:
             assert self.store.run(complete_token, ref, value, key=key) == expected
         if passes:
-            ready = self._ready()
+            before = self._claimable()
             swept = self.store.run(free, ref, limit=SMALL_PASS)
             self.model.free([ref])
-            self._check_hints(ready, swept.hints)
-
-    def _cancel(self, pick: int) -> None:
-        run_id = self._run(pick)
-        how = {"by": "somebody", "why": "", "request_id": f"c{next(self._tokens)}"}
-        result, _ = self.store.run(cancel, run_id, **how)
-        assert result == self.model.cancel(run_id)
-
-    def _rerun(self, pick: int) -> None:
-        """A finished run is run again, from its start; whoever asks does so twice."""
-        finished = [run.id for run in self._runs() if run.finished]
-        if not finished or self._unfinished() >= 3:
-            return
-        run_id = finished[pick % len(finished)]
-        how = {"by": "somebody", "why": "", "request_id": f"r{next(self._tokens)}"}
-        done = self.store.run(rerun, run_id, **how, reach=reach, boundaries=NONE)
-        again = self.store.run(rerun, run_id, **how, reach=reach, boundaries=NONE)
-        assert (done.created, again.created, again.run_id) == (True, False, done.run_id)
-        self.model.runs[done.run_id] = Run(done.run_id)
-        self.programs[done.run_id] = self.programs[run_id]
-
-    def _pause(self, paused: bool) -> None:
-        act = pause_queue if paused else resume_queue
-        changed = self.store.run(act, QUEUE, by="somebody", why="")
-        assert changed == (paused != self.model.paused)
-        self.model.paused = paused
+            self._check_hints(before, swept.hints)
 
     # -- what holds ------------------------------------------------------------------------------
 
@@ -500,12 +514,30 @@ class FlowMachine(RuleBasedStateMachine):
     def _runs(self) -> list[Run]:
         return list(self.model.runs.values())
 
-    def _ready(self) -> set[RunId]:
-        return {run.id for run in self.model.runs.values() if run.state == "ready"}
+    def _claimable(self) -> dict[RunId, str]:
+        """The runs that somebody may claim by a wakeup now, and all others, by their states."""
+        model = self.model
+        found = {}
+        for run in model.runs.values():
+            due = run.state == "scheduled" and run.due_at is not None and run.due_at <= model.now
+            free = (run.state == "ready" or due) and model.has_turn(run)
+            found[run.id] = "claimable" if free else run.state
+        return found
 
-    def _check_hints(self, before: set[RunId], hints: Sequence[Hint]) -> None:
-        """What a commit has made ready is woken behind it."""
-        assert self._ready() - before <= {hint.run_id for hint in hints if hint.delay_ms == 0}
+    def _check_hints(self, before: dict[RunId, str], hints: Sequence[Hint]) -> None:
+        """What a commit has made claimable is woken behind it: ready, or now its turn."""
+        freed = {
+            run_id
+            for run_id, state in self._claimable().items()
+            if state == "claimable" and before.get(run_id) in ("waiting", "running", "ready")
+        }
+        turned = {
+            run_id
+            for run_id, state in self._claimable().items()
+            if state == "claimable" and before.get(run_id) == "scheduled"
+        }
+        assert freed | turned <= ids_of(hints)
+        self._send(hints)
 
     def _unfinished(self) -> int:
         return sum(not run.finished for run in self.model.runs.values())

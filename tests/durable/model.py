@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tests.durable.programs import CLOSED, DEFAULT, TIMED_OUT, Step
+from tests.durable.programs import CLOSED, DEFAULT, EPOCH, TIMED_OUT, Step
 from workhorse.domain.boundaries import AWAITED, NewBoundary
 from workhorse.domain.boundaries import BoundaryKind as Kind
 from workhorse.domain.boundaries import DeliveryResult as Result
@@ -27,6 +27,8 @@ FIRST_REST_MS: Final = 1_000
 
 _CANCEL: Final = "cancel:"
 """What the source of a link begins with whose run is to be cancelled by its parent."""
+_AFTER: Final = "after:"
+"""What the name of a link begins with whose run comes after another."""
 
 Key = tuple[str, str]
 
@@ -58,9 +60,16 @@ class Run:
     """A run whole. `errors` and `recoveries` are the attempts that it has spent, and why."""
 
     id: RunId
+    task: str = "flow"
     state: str = "ready"
     parent: str | None = None
     keep: bool = False
+    created_at: datetime = EPOCH
+    session: str | None = None
+    line_at: datetime | None = None
+    blockers: int = 0
+    """How many runs it still comes after."""
+    on_failure: str | None = None
     errors: int = 0
     recoveries: int = 0
     fence: int = 0
@@ -71,6 +80,7 @@ class Run:
     inbox: int = 0
     cancel_asked: bool = False
     watched: bool = False
+    finished_at: datetime | None = None
     reason: str | None = None
     result: str | None = None
     settled_by: int | None = None
@@ -87,6 +97,12 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.state in ("succeeded", "failed", "cancelled")
+
+    @property
+    def place(self) -> tuple[datetime, str]:
+        """Its place in the line of its session."""
+        assert self.line_at is not None
+        return self.line_at, self.id
 
 
 @dataclass
@@ -122,21 +138,102 @@ class Model:
         self.tokens: dict[str, Token] = {}
         self.links: set[tuple[str, RunId, str]] = set()
         self.noted: set[str] = set()
+        self.unarmed: set[str] = set()
+        """Runs that others come after, of whom it is not known yet whether they had ended."""
         self.paused = False
 
     def later(self, ms: int | None) -> datetime | None:
         return None if ms is None else self.now + timedelta(milliseconds=ms)
 
+    # -- runs ------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        run: Run,
+        *,
+        delay_ms: int = 0,
+        deadline_ms: int | None = None,
+        after: Sequence[RunId] = (),
+    ) -> None:
+        """A run is ready, or due later, or waits for those that it comes after."""
+        run.created_at, run.deadline_at = self.now, self.later(deadline_ms)
+        run.blockers = len(after)
+        if after:
+            run.state = "waiting"
+        elif delay_ms > 0:
+            run.state, run.due_at = "scheduled", self.later(delay_ms)
+        if run.session is not None:
+            before = [self.runs[each] for each in after]
+            run.line_at = run.due_at or self.now
+            # Behind those of its session that it comes after: one may be due later.
+            ahead = [each for each in before if each.session == run.session and not each.finished]
+            last = max((each.place for each in ahead), default=run.place)
+            if last > run.place:
+                run.line_at = last[0] + timedelta(milliseconds=1)
+        self.runs[run.id] = run
+        self.links |= {(source, run.id, f"{_AFTER}{source}") for source in after}
+        self.unarmed |= set(after)
+
+    def has_turn(self, run: Run) -> bool:
+        """Whether none of its session is before it, and none at work."""
+        others = [each for each in self._line(run.session) if each is not run]
+        return not any(each.state == "running" or each.place < run.place for each in others)
+
+    def _waits_for(self, after: Sequence[RunId], session: str) -> list[Run]:
+        """The runs of a session that one waits for which comes after some: also through others."""
+        found: dict[RunId, Run] = {}
+        seen: set[str] = set()
+        todo: list[str] = list(after)
+        while todo:
+            run = self.runs[RunId(todo.pop())]
+            if run.finished or run.id in seen:
+                continue
+            seen.add(run.id)
+            if run.session == session:
+                found[run.id] = run
+                continue
+            line = [run] + [each for each in self._line(run.session) if each.place < run.place]
+            blocked = {each.id for each in line if each.blockers}
+            todo += [
+                source
+                for source, other, name in self.links
+                if other in blocked and name.startswith(_AFTER)
+            ]
+        return list(found.values())
+
+    def _line(self, session: str | None) -> list[Run]:
+        if session is None:
+            return []
+        return [run for run in self.runs.values() if run.session == session and not run.finished]
+
+    def arm(self) -> None:
+        """Let runs be watched that others come after; free those where they have ended."""
+        ended = set()
+        for source in self.unarmed:
+            run = self.runs[RunId(source)]
+            if run.finished:
+                ended.add(source)
+            else:
+                run.watched = True
+        self.unarmed = set()
+        self.noted |= ended
+        self.free(ended)
+
     # -- claims ----------------------------------------------------------------------------------
 
     def claim(self, ids: Iterable[RunId], *, scan: bool, token: int) -> set[RunId]:
-        """The runs that a claim takes: what is ready, or named and due; none of a paused queue."""
+        """The runs that a claim takes: what is ready, or named and due, and has its turn.
+
+        None of a paused queue.
+        """
         if self.paused:
             return set()
         named = set(ids)
         taken = set()
         for run in self.runs.values():
             due = run.state == "scheduled" and run.due_at is not None and run.due_at <= self.now
+            if not self.has_turn(run):
+                continue
             if (run.state == "ready" and (scan or run.id in named)) or (due and run.id in named):
                 run.state, run.token, run.fence = "running", token, run.fence + 1
                 run.expires_at, run.due_at = self.later(LEASE_MS), None
@@ -176,7 +273,7 @@ class Model:
             self.tokens[record.token.ref] = Token(self.later(record.token.timeout_ms))
         if record.child is not None:
             child = record.child.run
-            self.runs[child.id] = Run(child.id, parent=run.id, keep=child.keep, watched=True)
+            self.enqueue(Run(child.id, "part", parent=run.id, keep=child.keep, watched=True))
             self.links.add((child.id, run.id, new.name))
             run.watched = True
         for kind, name in record.closes:
@@ -256,6 +353,7 @@ class Model:
 
     def _end(self, run: Run, state: str, reason: str | None, result: str | None) -> None:
         run.state, run.reason, run.result = state, reason, result
+        run.finished_at = self.now
         run.token = run.expires_at = run.due_at = None
         if run.watched:
             self.noted.add(run.id)
@@ -302,6 +400,15 @@ class Model:
         self._end(run, "cancelled", "cancelled", None)
         return "cancelled"
 
+    def rerun(self, of: RunId, new: RunId, *, boundaries: str) -> None:
+        """A finished run is run again, as another that takes over what it is told to."""
+        old = self.runs[of]
+        run = Run(new, old.task, session=old.session)
+        self.enqueue(run)
+        if boundaries != "none":
+            upto = None if boundaries == "all" else old.boundaries[boundaries].seq
+            take_over(old, run, upto)
+
     # -- maintenance -----------------------------------------------------------------------------
 
     def work(self) -> Iterator[str]:
@@ -310,6 +417,8 @@ class Model:
             yield "recover"
         if any(self._has_come(each.due_at) for each in self.tokens.values()):
             yield "expire"
+        if self.unarmed:
+            yield "arm"
         if self.noted:
             yield "free"
         if any(self._has_come(run.due_at) for run in self.runs.values()):
@@ -385,6 +494,8 @@ class Model:
             run = self.runs[run_id]
             if source.startswith(_CANCEL):
                 self.cancel(run_id)
+            elif name.startswith(_AFTER):
+                self._let_go(run, self.runs[RunId(source)])
             elif source in self.tokens:
                 token = self.tokens[source]
                 self._put(run, Kind.TOKEN, name, Sent(token.state, 0, token.value))
@@ -395,6 +506,19 @@ class Model:
             if child.parent in noted and not child.keep and not child.finished:
                 self.cancel(child.id)
         self.noted -= noted
+
+    def _let_go(self, run: Run, end: Run) -> None:
+        """One that a run comes after has ended."""
+        if run.state != "waiting" or run.blockers == 0:
+            return
+        if end.state == "succeeded" or run.on_failure == "run":
+            run.blockers -= 1
+            if run.blockers == 0:
+                run.state = "ready"
+        elif run.on_failure == "cancel":
+            self._end(run, "cancelled", "cancelled", None)
+        else:
+            self._end(run, "failed", "not_retryable", None)
 
     @staticmethod
     def _end_of_child(child: Run) -> Sent:
@@ -513,3 +637,36 @@ def _judge(
     if standing != value:
         raise ConflictError
     return Result.DUPLICATE
+
+
+def take_over(old: Run, run: Run, upto: int | None) -> None:
+    """What has passed is copied, up to a place; what a child or a token has left open is not.
+
+    A choice keeps its losers closed where it is copied itself; else they are open again.
+    """
+    within = {
+        name: each for name, each in old.boundaries.items() if upto is None or each.seq <= upto
+    }
+    closed = {
+        name
+        for each in within.values()
+        if each.kind == Kind.ANY
+        for name in json.loads(each.detail or "[]")
+    }
+    for name, each in within.items():
+        sent = old.deliveries.get((each.kind, name))
+        settled = sent is not None and (sent.state != "closed" or name in closed)
+        if each.kind not in (Kind.CHILD, Kind.TOKEN) or settled:
+            run.boundaries[name] = each
+    came = []
+    for (kind, name), sent in old.deliveries.items():
+        reached, known = run.boundaries.get(name), old.boundaries.get(name)
+        wanted = reached is not None and reached.kind == kind
+        if upto is None and kind in (Kind.SIGNAL, Kind.HUMAN):
+            wanted = wanted or known is None or known.kind != kind
+        if name in closed if sent.state == "closed" else wanted:
+            came.append((sent.inbox, kind, name))
+    for place, (_, kind, name) in enumerate(sorted(came), 1):
+        run.deliveries[kind, name] = replace(old.deliveries[kind, name], inbox=place)
+    if run.boundaries or came:
+        run.inbox = max(len(came), 1)

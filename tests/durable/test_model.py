@@ -10,12 +10,13 @@ import asyncio
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from sqlalchemy import FromClause, Select, select
+from sqlalchemy import FromClause, Select, false, select, true
 from sqlalchemy.sql.expression import Executable
 
 from tests.durable.looking import Looker
@@ -23,7 +24,11 @@ from tests.durable.machine import FlowMachine
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.base.dialect import Dialect
 from workhorse.store.base.schema import live
-from workhorse.store.durable import boundaries
+from workhorse.store.durable import boundaries, freeing
+from workhorse.store.lifecycle import picking, sighting
+from workhorse.store.live import ending
+from workhorse.store.operators import many
+from workhorse.store.producing import copying
 
 EXAMPLES = 300 if os.environ.get("CI") else 60
 STEPS = 50
@@ -31,6 +36,12 @@ STEPS = 50
 
 @pytest.fixture
 def machine(database_url: str) -> Iterator[type[FlowMachine]]:
+    with _a_machine(database_url) as machine:
+        yield machine
+
+
+@contextmanager
+def _a_machine(database_url: str) -> Iterator[type[FlowMachine]]:
     """The machine on a database of its own, which all examples share, one after the other."""
     own_clock = ManualClock()
     own_store = Store.open(database_url, clock=own_clock)
@@ -83,10 +94,43 @@ def test_without_the_leases_token_in_the_insert_the_model_is_violated(
             return guarded(d)
 
     monkeypatch.setattr(boundaries, "_insert", unguarded)
+
+    _assert_found(machine)
+
+
+def _nothing(*_args: Any, **_more: Any) -> Any:
+    return ()
+
+
+PLANTED: Final = {
+    "turns that nobody waits for": (picking, "has_turn", lambda _row: true()),
+    "the next of a session is not woken": (ending, "next_turns", _nothing),
+    "who comes after one that has ended waits for ever": (freeing, "note_freed", _nothing),
+    "a request that is repeated is done again": (many, "done_before", _nothing),
+    "a lost lease is seen as live": (sighting, "and_", lambda *_parts: false()),
+    "a rerun forgets what it was sent": (copying, "_has_boundary", lambda _run_id: false()),
+}
+"""A part of the store, and what stands in its place."""
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_violates_the_model(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    monkeypatch.setattr(*PLANTED[bug])
+
+    with _a_machine(sqlite_url) as machine:
+        machine.store._statements._prepared.clear()
+        try:
+            _assert_found(machine)
+        finally:
+            machine.store._statements._prepared.clear()
+
+
+def _assert_found(machine: type[FlowMachine]) -> None:
     found = settings(
         examples(100), derandomize=True, database=None, phases=[Phase.generate], print_blob=False,
         report_multiple_bugs=False,
     )  # fmt: skip
-
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine, settings=found)

@@ -23,7 +23,7 @@ from tests.faults.wires.moving import MISSING as NO_CLOCKS
 from tests.support.pgbouncer import MISSING as NO_POOLER
 from tools.fault_tools import faketime_library, pgbouncer
 
-FULL_RATE = 9.0
+FULL_RATE = 6.0
 """Enqueues a second of a part of a full run."""
 FULL_MILLIS = 2400
 """The longest work of its handlers, so that several are under way when a fault strikes."""
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument(
         "--anew", action="store_true", help="of a full run: parts that are done too"
     )
-    parser.add_argument("--at-once", type=int, default=2, help="of a full run: parts at a time")
+    parser.add_argument("--at-once", type=int, default=3, help="of a full run: parts at a time")
     parser.add_argument("--plan", action="store_true", help="print the plan and end")
     parser.add_argument("--render", action="store_true", help="write docs/guarantees.md and end")
     parser.add_argument("--pooler", action="store_true", help="a PgBouncer before the database")
@@ -95,11 +95,12 @@ def _run(
     fleet: Mapping[str, Any] | None = None,
 ) -> tuple[Result, str]:
     env = {"FAULTS_PLANTED": given.plant} if given.plant else {}
+    more = {"workers": given.workers, **(fleet or {})}
     with Fleet(
-        seed=seed, runs=10**7, rate=rate, workers=given.workers, producers=3, bad=given.bad,
+        seed=seed, runs=10**7, rate=rate, producers=3, bad=given.bad,
         millis=millis or given.millis, env=env, wired=any(step.kind in WIRED for step in plan),
         pooler=given.pooler or any(step.kind == POOLER for step in plan),
-        clocks=any(step.kind == CLOCK for step in plan), **(fleet or {}),
+        clocks=any(step.kind == CLOCK for step in plan), **more,
     ) as started:  # fmt: skip
         campaign = Campaign(
             started, plan, say=lambda line: print(line, flush=True), faults=faults,

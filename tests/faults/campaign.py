@@ -27,6 +27,8 @@ from tests.faults.plan import Step
 ENDS: Final = frozenset({0, 3, 4, 5, -15, -9, 77})
 """How processes end that were told to, were killed, or whose handler exits; see docs/cli.md."""
 REST_WITHIN_S: Final = 180.0
+MOST_UNFINISHED: Final = 150
+"""So many runs may wait: more would only wait, and be there at the end."""
 ENOUGH_AFTER_S: Final = 30.0
 _TRIALS: Final = 10
 """So often a fault is tried that finds the server taken away by another."""
@@ -242,6 +244,9 @@ class Campaign:
                 for run, state, fence, finished in rows:
                     self._seen.setdefault((str(run), state, fence), finished - offset)
                 last = asked
+                self._fleet.pause_producers(
+                    self._runs is not None and self._fleet.unfinished() > MOST_UNFINISHED
+                )
 
     def _rest(self, since: float) -> float | None:
         while not self._fleet.at_rest():

@@ -55,6 +55,8 @@ CLIENTS: Final = ("aioboto3", "boto3", "lean")
 """Of SQS, of all members, in turn; which one begins is the seed's."""
 ENOUGH: Final = "enough"
 """A file that tells producers to enqueue no more."""
+FULL: Final = "full"
+"""A file that tells producers to pause."""
 STARTED: Final = re.compile(r"1 worker, \d+ slots")
 """What a worker says when it has begun."""
 SETTLED_S: Final = 1.0
@@ -384,6 +386,11 @@ class Fleet:
     def lives(self) -> dict[int, float]:
         """Return when each process that has ended did so."""
         return {pid: ended for member in self.members for pid, ended in member.lives}
+
+    def pause_producers(self, on: bool) -> None:
+        """Have producers enqueue nothing for a while, or go on."""
+        path = self.folder / FULL
+        path.touch() if on else path.unlink(missing_ok=True)
 
     def enough(self) -> None:
         """Tell the producers to enqueue no more."""

@@ -1,12 +1,13 @@
 """A full run, in parts: campaigns on fleets of their own, each over some of the faults.
 
 Hundreds of each fault on one fleet would take most of a day, or leave it no time to work. So each
-part takes a share, with all tracks at once, and a full run does two parts at a time. What set-backs
-take excuses much, so they have a part of their own; the others are judged without that excuse.
+part takes a share of the faults of some tracks, which go on at once, and a full run does several
+parts at a time. What set-backs take excuses much, so they have a part of their own; the others are
+judged without that excuse.
 
     python -m tests.faults --full                all parts; those whose reports are there stay
     python -m tests.faults --full --anew         all parts, also those
-    python -m tests.faults --full --part plain-2 one of them
+    python -m tests.faults --full --part wires-2 one of them
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from tests.faults.faults import (
     Fault,
 )
 from tests.faults.faults.setting_back import SetBack
-from tests.faults.wires import APART
+from tests.faults.wires import APART, WIRED
 
 TIMES: Final = 200
-_SHARES: Final = 3
-_PLAIN: Final = frozenset({KILLS, FREEZES, STOPS, SERVER, SESSIONS, DEFAULTS, LOCKS, BROKER})
+_PROCESSES: Final = frozenset({KILLS, FREEZES, STOPS, BROKER})
+_DATABASE: Final = frozenset({SERVER, SESSIONS, DEFAULTS, LOCKS})
 _COMPANY: Final = frozenset({KILLS, FREEZES})
 """What goes on beside set-backs; what needs the server would seldom find it."""
 _COSTS_S: Final = {
-    KILLS: 1.0, FREEZES: 6.0, STOPS: 3.0, SERVER: 1.5, SESSIONS: 2.0, DEFAULTS: 1.0, LOCKS: 1.0,
+    KILLS: 1.0, FREEZES: 6.0, STOPS: 3.0, SERVER: 5.5, SESSIONS: 4.0, DEFAULTS: 3.0, LOCKS: 1.0,
     BROKER: 2.5,
 }  # fmt: skip
-"""About how long a fault of a kind takes beside what it is held."""
+"""About how long a fault of a kind takes beside what it is held, with a time to work after it."""
 _SET_BACK_S: Final = 4.5
 _REST_S: Final = 0.3
 
@@ -64,22 +65,29 @@ class Part:
 def parts(faults: Iterable[type[Fault]], times: int = TIMES) -> list[Part]:
     """Return the parts of a run that applies each fault so many times at least."""
     faults = list(faults)
-    plain = [each for each in faults if each.kind in _PLAIN and each is not SetBack]
-    wired = [each for each in faults if each.kind not in _PLAIN | APART]
+    with_set_backs = SetBack in faults
+    faults = [each for each in faults if each is not SetBack]
+    processes = [each for each in faults if each.kind in _PROCESSES]
+    database = [each for each in faults if each.kind in _DATABASE]
+    wired = [each for each in faults if each.kind in WIRED]
     apart = [each for each in faults if each.kind in APART]
-    share = math.ceil(times / _SHARES)
-    found = [_part(f"plain-{nth + 1}", plain, share) for nth in range(_SHARES)]
-    if SetBack in faults:
-        beside = [each for each in plain if each.kind in _COMPANY]
-        found.append(_part("set-back", [SetBack], times, beside, share))
-    if wired:
-        found += [_part(f"wires-{nth + 1}", wired, share) for nth in range(_SHARES)]
-    if apart:
-        beside = [each for each in plain if each.kind in {*_COMPANY, SESSIONS, SERVER}]
-        found += [
-            _part(f"pooler-and-clocks-{nth + 1}", apart, math.ceil(times / 2), beside, share // 2)
-            for nth in range(2)
-        ]
+    company = [each for each in faults if each.kind in _COMPANY]
+    third, half = math.ceil(times / 3), math.ceil(times / 2)
+    found = []
+    for nth in ("1", "2", "3"):
+        if database:
+            found.append(_part(f"database-{nth}", database, third, company, third // 3))
+        if wired:
+            found.append(_part(f"wires-{nth}", wired, third))
+        if processes:
+            few = [each for each in database if each.kind == SESSIONS]
+            found.append(_part(f"processes-{nth}", processes, third, few, third // 3, workers=6))
+    if with_set_backs:
+        found.append(_part("set-backs", [SetBack], times, company, third))
+    for nth in ("1", "2"):
+        if apart:
+            beside = [*company, *(each for each in database if each.kind in (SERVER, SESSIONS))]
+            found.append(_part(f"pooler-and-clocks-{nth}", apart, half, beside, half // 3))
     return found
 
 
@@ -89,6 +97,7 @@ def _part(
     times: int,
     beside: Sequence[type[Fault]] = (),
     less: int = 0,
+    **fleet: Any,
 ) -> Part:
     counts = {each.name: times for each in faults} | {each.name: less for each in beside}
     tracks: dict[str, float] = {}
@@ -96,7 +105,7 @@ def _part(
         takes = _SET_BACK_S if each is SetBack else _COSTS_S.get(each.kind, 1.0)
         takes += sum(each.holds) / 2 + _REST_S
         tracks[each.kind] = tracks.get(each.kind, 0.0) + takes * counts[each.name]
-    return Part(name, counts, max(tracks.values(), default=0.0))
+    return Part(name, counts, max(tracks.values(), default=0.0), fleet)
 
 
 def run_all(

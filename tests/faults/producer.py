@@ -43,6 +43,8 @@ BAD: Final = (
 )  # fmt: skip
 ENOUGH: Final = "enough"
 """A file of the fleet's folder: producers enqueue no more, and end what they have begun."""
+FULL: Final = "full"
+"""A file of the fleet's folder: the workers have more to do than they can; producers pause."""
 AWAY: Final = (StoreUnavailableError, DBAPIError)
 
 
@@ -70,6 +72,9 @@ class Producer:
         """Enqueue what is left of so many runs, so many a second; then act on the last of them."""
         began = time.monotonic()
         for nth in range(self._first, runs):
+            while (handlers.FOLDER / FULL).exists() and not (handlers.FOLDER / ENOUGH).exists():
+                self._act(until=time.monotonic() + 0.2)
+                began += 0.2  # what was not enqueued meanwhile is not made up for
             if (handlers.FOLDER / ENOUGH).exists():
                 break
             # Drawn anew for each, so that one who was killed does not draw what it did before.

@@ -227,6 +227,29 @@ def test_two_of_one_name_in_a_batch_are_one(store: Store) -> None:
 # -- with the claim ------------------------------------------------------------------------------
 
 
+def test_a_choice_is_told_what_had_come_for_the_waits_that_it_closes(store: Store) -> None:
+    """By run, kind and name; also where its answer was lost, and it is written again."""
+    runs = [a_claimed(store), a_claimed(store)]
+    for value, each in enumerate(runs):
+        for name in ("a", "b", "d"):
+            store.run(deliver, each.id, BoundaryKind.SIGNAL, name, f"{value}", key=None)
+
+    def choices(winner: str) -> list[Record]:
+        kinds = ("a", BoundaryKind.SIGNAL), ("b", BoundaryKind.HUMAN), ("c", BoundaryKind.SIGNAL)
+        closes = tuple((kind, name) for name, kind in kinds)
+        choice = NewBoundary(name="any:a", kind=BoundaryKind.ANY, seq=1, value=winner)
+        return [Record(lease=lease_of(each), boundary=choice, closes=closes) for each in runs]
+
+    for _ in range(2):
+        first, second = store.run(record, choices("null"), reach=reach).answers
+        assert (first.result, second.result) == (STORED, STORED)
+        assert [(each.name, each.value) for each in first.kept] == [("a", "0")]
+        assert [(each.name, each.value) for each in second.kept] == [("a", "1")]
+
+    others = store.run(record, choices("1"), reach=reach).answers
+    assert [(each.result, each.kept) for each in others] == [(EXISTS, ()), (EXISTS, ())]
+
+
 def test_a_first_claim_costs_no_read(store: Store) -> None:
     fresh = put(store)
     before = _statements(store, fresh)

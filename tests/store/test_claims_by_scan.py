@@ -102,6 +102,12 @@ def test_a_named_run_at_the_head_is_not_taken_twice(store: Store) -> None:
     assert {run.attempt for run in take(store, scan=True).runs} == set()
 
 
+def test_a_named_run_at_the_head_takes_one_slot(store: Store) -> None:
+    ids = put_many(store, 3)
+
+    assert ids_of(take(store, ids[0], scan=True, free=2)) == ids[:2]
+
+
 def test_a_claim_that_names_only_what_cannot_run_still_fills_up(
     store: Store, clock: ManualClock
 ) -> None:

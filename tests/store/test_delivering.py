@@ -392,6 +392,18 @@ def test_what_another_run_was_sent_or_has_got_to_is_its_own(store: Store) -> Non
         send(store, claimed.id, name="too many")  # nor has it got to that one's wait
 
 
+def test_what_was_closed_or_came_by_a_token_is_not_unread(store: Store) -> None:
+    run_id = put(store)
+    _fill(store, run_id, MAX_UNREAD)
+    do(store, "update {s}deliveries set state = 'closed', value = null where name = 'n1'")
+    do(store, "update {s}deliveries set kind = 'token' where name = 'n2'")
+
+    for name in ("one more", "another"):
+        assert send(store, run_id, name=name)[0] is KEPT
+    with pytest.raises(DeliveryLimitExceededError):
+        send(store, run_id, name="too many")
+
+
 def test_a_wait_of_another_kind_reads_no_signal_of_its_name(store: Store) -> None:
     claimed = a_claimed(store)
     _fill(store, claimed.id, MAX_UNREAD)

@@ -19,7 +19,7 @@ from tests.faults.faults import Fault, load
 from tests.faults.faults.signals import Frozen
 from tests.faults.fleet import Fleet, Member
 from tests.faults.plan import draw_plan, show
-from tests.faults.wires import APART, WIRED
+from tests.faults.wires import APART
 from tests.support.eventually import eventually
 from tests.support.installations import CHOICE
 
@@ -74,11 +74,12 @@ def test_a_plan_is_drawn_from_its_seed_alone() -> None:
 def test_a_fleet_that_is_broken_in_every_way_keeps_all_promises() -> None:
     """Case 6, case 11, case 12, case 13 and case 14 at once, on one fleet."""
     result = run_campaign(
-        [fault for fault in load() if fault.kind not in WIRED | APART],
+        [fault for fault in load() if fault.kind not in APART],
         seconds=45,
         times=1,
         runs=300,
         rate=7.5,
+        wired=True,
     )
     kept = report.figures(result, server="")
     assert kept["findings"] == []
@@ -86,7 +87,7 @@ def test_a_fleet_that_is_broken_in_every_way_keeps_all_promises() -> None:
     assert result.rest_s is not None, "it never came to rest"
     assert set(result.times.values()) == {1}
     assert (
-        kept["accepted"] >= 300 - 60
+        kept["accepted"] >= 300 - 150
     )  # what is refused while the database is away is not repeated
     assert kept["states"]["succeeded"] >= 80
 

@@ -101,6 +101,14 @@ MINUTES ?= 30
 soak: setup ## let a fleet work for MINUTES=30, break it now and then, and see what grows
 	@exec $(python) -m tests.soak --minutes $(MINUTES) $(ARGS)
 
+# The parts of the suite that speak to PostgreSQL, with a PgBouncer before it: once one that refuses
+# what is said of a session, and once one that ignores it.
+.PHONY: pooler
+pooler: setup ## run the tests of store and runtime through a PgBouncer in transaction mode; half an hour
+	$(python) -m tools.fault_tools install pgbouncer
+	for how in refusing ignoring; do WORKHORSE_TEST_POOLER=$$how $(python) -m pytest -n $(WORKERS) \
+	  --dist loadfile -k "not sqlite" tests/store tests/runtime tests/client $(ARGS); done
+
 .PHONY: bench
 bench: setup ## measure throughput and latency; writes benchmarks/results/latest.json
 	@exec $(python) -m benchmarks $(ARGS)

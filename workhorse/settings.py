@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     environment: str = ""
     """Keeps several systems apart: scopes schema, queue names, logs and metrics."""
     pooler: bool = False
-    """Whether the database is reached through a pooler in transaction mode."""
+    """That the database is behind a pooler in transaction mode, for sure; else it is found out."""
     lane: str = "polling"
     """The way wakeups travel, by its entry-point name: `sqs`, `notify`, `polling`, `memory`."""
     listen_url: SecretStr | None = None

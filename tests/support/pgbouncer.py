@@ -68,6 +68,7 @@ class PgBouncer:
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         self.sessions = sessions
+        self.ignores_options = ignores_options
         ignored = ["extra_float_digits"] + ["options"] * ignores_options
         self._settings = {
             "listen_addr": "127.0.0.1",

@@ -37,7 +37,7 @@ SETTINGS: Final = (
     SettingOption("database_secret", "ARN", "A secret of AWS with the database's user, password."),
     SettingOption("schema", "NAME", "PostgreSQL schema of the tables."),
     SettingOption("environment", "NAME", "Keeps several systems apart: scopes all names."),
-    SettingOption("pooler", "", "The database is behind a pooler in transaction mode."),
+    SettingOption("pooler", "", "The database is behind a pooler in transaction mode, for sure."),
     SettingOption("lane", "NAME", "How wakeups travel: sqs, notify, polling or another lane."),
     SettingOption("listen_url", "URL", "Lane notify: the database's own address, past a pooler."),
     SettingOption("queues", "A,B", "The queues to serve."),

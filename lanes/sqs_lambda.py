@@ -18,6 +18,8 @@ from workhorse.errors import InvalidEventError
 from workhorse.ports import Activations, BatchResponse, Message
 
 _COUNT: Final = re.compile("[0-9]{1,9}", re.ASCII)
+_OTHER: Final = re.compile("[a-z]{1,20}:[a-z0-9-]{1,20}", re.ASCII)
+"""The name of a source; what else stands there may be anything, and is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,10 @@ def _record(number: int, record: Any) -> _Record:
         or "body" not in fields
         or not isinstance(attributes, Mapping)
     ):
-        found = source if isinstance(source, str) and source != "aws:sqs" else "not a whole one"
+        other = isinstance(source, str) and source != "aws:sqs" and _OTHER.fullmatch(source)
+        found = source if other else "not a whole one"
         raise InvalidEventError(
-            f"record {number} of the event is no message of SQS ({found[:40]!a}), which has a "
+            f"record {number} of the event is no message of SQS ({found!a}), which has a "
             "messageId, a body and attributes: let an event source mapping of an SQS queue invoke "
             "this function. Nothing was done"
         )

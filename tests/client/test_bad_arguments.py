@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from lanes.sqs_lambda import SqsEvents
 from workhorse.app import Workhorse
 from workhorse.cli.entry import run
 from workhorse.client.importing import run_of
-from workhorse.errors import ConfigurationError, InvalidNameError
+from workhorse.errors import ConfigurationError, InvalidEventError, InvalidNameError
 from workhorse.settings import load_settings
 
 RUN_ID = "0197c5a0-7b5e-7c7b-9f5d-1d4c3a1b2c3d"
@@ -27,6 +28,26 @@ def test_places_that_are_none_are_refused(sqlite_url: str) -> None:
                 app.admin.list_waits(after=5)  # type: ignore[arg-type]
         with pytest.raises(InvalidNameError, match="task must be text; got int"):
             app.idempotency.reset(5, "key")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [5, None, object()], ids=["number", "none", "object"])
+def test_what_is_no_list_of_requests_is_refused(sqlite_url: str, given: Any) -> None:
+    with Workhorse(database_url=sqlite_url) as app:
+        with pytest.raises(ConfigurationError, match=r"was given a \w+; nothing was enqueued"):
+            app.enqueue_many(given)
+        with pytest.raises(ConfigurationError, match=r"was given a \w+; nothing was enqueued"):
+            asyncio.run(app.enqueue_many_async(given))
+
+
+def test_an_event_s_source_is_shown_where_it_is_the_name_of_one() -> None:
+    class Activations:
+        def serve(self, messages: Any, time_left_ms: Any) -> set[str]:
+            raise AssertionError("it was asked")
+
+    source = SqsEvents.open(Activations())
+    for named, shown in (("aws:s3", "'aws:s3'"), ("a password", "'not a whole one'")):
+        with pytest.raises(InvalidEventError, match=shown):
+            source.handle({"Records": [{"eventSource": named}]}, lambda: 60_000)
 
 
 def test_a_count_of_a_message_without_measure_counts_as_one() -> None:

@@ -167,7 +167,11 @@ def test_a_secret_that_cannot_be_read_is_a_database_that_does_not_answer(guarded
         '"hunter2"',
         '{"password": "hunter2"}',
         '{"username": 1, "password": "hunter2"}',
+        '{"username": "a\\u0000b", "password": "hunter2"}',
+        '{"username": "\\ud800", "password": "hunter2"}',
+        "[" * 200_000,
     ],
+    ids=["text", "list", "JSON text", "no user", "a number", "NUL", "half a pair", "nested"],
 )
 def test_a_secret_of_another_form_is_said_and_not_shown(guarded: Guarded, value: str) -> None:
     guarded.secret.value = value

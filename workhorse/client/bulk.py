@@ -64,6 +64,7 @@ class BulkClient:
         progress: Progress | None = None,
     ) -> list[Run[Any]]:
         """Enqueue requests; see `Workhorse.enqueue_many`."""
+        _check(requests, Iterable)
         if connection is not None:
             return self._join(_runs(requests), connection)
         report = _Report(progress, self._client)
@@ -81,6 +82,7 @@ class BulkClient:
         progress: Progress | None = None,
     ) -> list[Run[Any]]:
         """As `enqueue_many`, without blocking the event loop; requests may come from one too."""
+        _check(requests, (Iterable, AsyncIterable))
         if connection is not None:
             if isinstance(requests, AsyncIterable):
                 requests = [request async for request in requests]
@@ -164,6 +166,14 @@ class _Report:
                     "go on behind them, or give the runs keys and repeat all"
                 )
             raise
+
+
+def _check(requests: object, kinds: type[Any] | tuple[type[Any], ...]) -> None:
+    if not isinstance(requests, kinds):
+        raise ConfigurationError(
+            f"enqueue_many takes what task.prepare(...) returns, several of them, and was given a "
+            f"{type(requests).__name__}; nothing was enqueued"
+        )
 
 
 def _commits(requests: Requests) -> Iterator[list[NewRun]]:

@@ -93,7 +93,9 @@ class Credentials:
             user, password = found["username"], found["password"]
             if not (isinstance(user, str) and isinstance(password, str)):
                 raise TypeError
-        except (ValueError, TypeError, LookupError):
+            if "\0" in (user + password).encode().decode():  # lone surrogates are no text either
+                raise ValueError
+        except (ValueError, TypeError, LookupError, RecursionError):
             raise psycopg.OperationalError(
                 f"{self._name} is no JSON object with the texts `username` and `password`; put "
                 "them there"
@@ -104,5 +106,9 @@ class Credentials:
 
 def _said(error: Exception) -> str:
     """Return what went wrong in one line; no reader puts the secret into its errors."""
-    first = next(iter(str(error).splitlines()), "")[:300]
-    return f"{type(error).__name__}: {first}"
+    try:
+        first = next(iter(str(error).splitlines()), "")[:300]
+    except Exception:  # noqa: BLE001 - an error of anybody's, which may not be shown
+        first = ""
+    plain = "".join(char if char.isprintable() else "?" for char in first)
+    return f"{type(error).__name__}: {plain}"

@@ -8,9 +8,12 @@ import random
 import sys
 import time
 import traceback
+from dataclasses import asdict
+from typing import Any
 
-from tests.fuzz.kind import FoundError, try_kind
+from tests.fuzz.kind import FoundError, Kind, Tried, try_kind
 from tests.fuzz.kinds import KINDS
+from tests.fuzz.limits import DiedError, Note, apart
 
 WHOLE = 100_000
 
@@ -27,26 +30,40 @@ def main() -> int:
     logging.getLogger("workhorse").setLevel(logging.CRITICAL)
     print(f"seed {seed}", flush=True)
     began, count, bad = time.monotonic(), 0, 0
+
     for kind in KINDS:
         if given.kind and kind.name not in given.kind:
             continue
+
+        def attempt(note: Note, kind: Kind = kind) -> dict[str, Any] | None:
+            try:
+                tried = try_kind(
+                    kind,
+                    inputs=max(1, kind.share * given.inputs // WHOLE),
+                    of_seed=seed,
+                    until=began + given.minutes * 60,
+                    only=given.number,
+                    note=note.write,
+                )
+            except FoundError as found:
+                print(f"FOUND {found}", flush=True)
+                traceback.print_exception(found.__cause__, limit=-8)
+                return None
+            return asdict(tried)
+
         try:
-            tried = try_kind(
-                kind,
-                inputs=max(1, kind.share * given.inputs // WHOLE),
-                of_seed=seed,
-                until=began + given.minutes * 60,
-                only=given.number,
-            )
-        except FoundError as found:
+            answer = apart(attempt)
+        except DiedError as error:
+            print(f"FOUND kind {kind.name}: {error}", flush=True)
+            answer = None
+        if answer is None:
             bad += 1
-            print(f"FOUND {found}", flush=True)
-            traceback.print_exception(found.__cause__, limit=-8)
             continue
+        tried = Tried(**answer)
         count += tried.inputs
         print(
             f"{kind.name:12} {tried.inputs:7,} inputs, {tried.refused:7,} refused, "
-            f"{tried.seconds:6.1f} s",
+            f"{tried.seconds:6.1f} s, the slowest {tried.slowest_s:6.3f} s",
             flush=True,
         )
     print(f"{count:,} inputs, {bad} kinds with findings, {time.monotonic() - began:.0f} s")

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.fuzz.limits import HungError, limited
 from tests.fuzz.source import Draw, seeded, simplest
 
 Check = Callable[[Any], object]
@@ -34,11 +35,12 @@ class Kind:
 
 @dataclass(slots=True)
 class Tried:
-    """How many inputs were tried, and how many of them were refused."""
+    """How many inputs were tried, how many of them were refused, and how long they took."""
 
     inputs: int = 0
     refused: int = 0
     seconds: float = 0.0
+    slowest_s: float = 0.0
 
 
 class FoundError(Exception):
@@ -53,6 +55,7 @@ def try_kind(
     until: float = float("inf"),
     only: int | None = None,
     corpus: bool = True,
+    note: Callable[[str], object] = lambda _input: None,
 ) -> Tried:
     """Try inputs of a kind: the corpus, then what is drawn.
 
@@ -62,32 +65,42 @@ def try_kind(
         until: The instant, of `time.monotonic`, from which nothing more is drawn.
         only: Draw the input of this number alone.
         corpus: Whether to try the corpus.
+        note: Told of each input before it is tried.
 
     Raises:
-        FoundError: It says which input, and how it is had again.
+        FoundError: It says which input, and how it is had again. One that takes too long is found
+            too.
     """
     tried, began = Tried(), time.monotonic()
     with kind.rig() as check:
-        for number, one in enumerate(kind.corpus if corpus and only is None else ()):
-            try:
+
+        def attempt(one: Any) -> None:
+            at = time.perf_counter()
+            with limited():
                 tried.refused += bool(check(one))
-            except Exception as error:
-                raise FoundError(f"kind {kind.name}, corpus[{number}]: {shown(one)}") from error
             tried.inputs += 1
+            tried.slowest_s = max(tried.slowest_s, time.perf_counter() - at)
+
+        for number, one in enumerate(kind.corpus if corpus and only is None else ()):
+            note(f"corpus[{number}]")
+            try:
+                attempt(one)
+            except (Exception, HungError) as error:
+                raise FoundError(f"kind {kind.name}, corpus[{number}]: {shown(one)}") from error
         for number in range(inputs) if only is None else [only]:
             if time.monotonic() >= until:
                 break
+            again = f"python -m tests.fuzz --seed {of_seed} --kind '{kind.name}' --number {number}"
+            note(again)
             source = seeded(f"{of_seed} {kind.name} {number}")
             one = kind.draw(source)
             try:
-                tried.refused += bool(check(one))
+                attempt(one)
+            except HungError as error:
+                raise FoundError(f"kind {kind.name}: {shown(one)}; again: {again}") from error
             except Exception as error:
                 found = shown(simplest(kind.draw, source.choices, _fails_as(check, error)))
-                raise FoundError(
-                    f"kind {kind.name}: {found}; again: python -m tests.fuzz --seed {of_seed} "
-                    f"--kind '{kind.name}' --number {number}"
-                ) from error
-            tried.inputs += 1
+                raise FoundError(f"kind {kind.name}: {found}; again: {again}") from error
     tried.seconds = time.monotonic() - began
     return tried
 
@@ -103,10 +116,11 @@ def shown(one: Any) -> str:
 def _fails_as(check: Check, error: Exception) -> Callable[[Any], bool]:
     def fails(one: Any) -> bool:
         try:
-            check(one)
+            with limited():
+                check(one)
         except type(error):
             return True
-        except Exception:  # noqa: BLE001 - another finding is not this one
+        except (Exception, HungError):  # noqa: BLE001 - another finding is not this one
             return False
         return False
 

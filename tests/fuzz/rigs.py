@@ -60,7 +60,7 @@ def installation(**settings: Any) -> Iterator[Installation]:
     """A migrated, empty database, with an app that has no tasks yet."""
     with folder() as place:
         path = place / "fuzz.sqlite3"
-        app = Workhorse(database_url=f"sqlite:///{path}", lane="polling", **settings)
+        app = Workhorse(database_url=f"sqlite:///{path}", **({"lane": "polling"} | settings))
         app.migrate()
         eye = sqlite3.connect(path, isolation_level=None)
         try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import random
-from contextlib import nullcontext
+import threading
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
+from tests.fuzz import limits
 from tests.fuzz.evil import json_values
 from tests.fuzz.kind import FoundError, Kind, try_kind
 from tests.fuzz.kinds import KINDS
@@ -66,6 +68,31 @@ def test_what_is_found_is_made_simple_and_found_again() -> None:
         try_kind(kind, inputs=100, of_seed=7)
     with pytest.raises(FoundError, match="--seed 7 --kind 'planted' --number 0"):
         try_kind(kind, inputs=100, of_seed=7, only=0)
+
+
+def test_an_input_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what hangs catches every error of Python's."""
+    monkeypatch.setattr(limits, "LIMIT_S", 0.2)
+
+    def hangs(_: object) -> bool:
+        with suppress(Exception):
+            threading.Event().wait(60)
+        return False
+
+    kind = Kind(name="planted", share=1, draw=_numbers, rig=lambda: nullcontext(hangs))
+    with pytest.raises(FoundError, match="--kind 'planted' --number 0") as found:
+        try_kind(kind, inputs=1, of_seed=7, corpus=False)
+    assert isinstance(found.value.__cause__, limits.HungError)
+
+
+def test_a_process_that_dies_of_an_input_is_found_with_it() -> None:
+    def dies(note: limits.Note) -> None:
+        note.write("this one")
+        os._exit(9)
+
+    with pytest.raises(limits.DiedError, match="ended with 9 at input this one"):
+        limits.apart(dies)
+    assert limits.apart(lambda note: {"inputs": 3}) == {"inputs": 3}
 
 
 def test_the_same_choices_make_the_same_input() -> None:

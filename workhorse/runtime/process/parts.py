@@ -34,6 +34,8 @@ _CLAIMS_IN_FLIGHT: Final = 2
 """Claims, and what belongs to them, at one time: the third connection is the writer's."""
 _EXIT_S: Final = 0.5
 """How long a process may take to end once its worker has stopped, before the backstop comes."""
+_HAND_BACK_S: Final = 0.5
+"""The least time for hand-backs, whatever came before."""
 _LEAVE_S: Final = 0.5
 """How long the last act of an ending worker, to leave the list of processes, may take."""
 
@@ -185,16 +187,17 @@ class Parts:
         self.end_claims()
         self.holdings.tell_stopping()
         quiet = self._wait_until_quiet(drain_s)
+        # What hangs must not bring the backstop on: that would be before the hand-backs. Who holds
+        # the interpreter while one part of it ends takes its time from the next.
         if not quiet:
             self.engine.tell_cancelled()
-            quiet = self._wait_until_quiet(shutdown.cancel_grace_ms / 1000)
+            grace_s = min(shutdown.cancel_grace_ms / 1000, ends - _HAND_BACK_S - time.monotonic())
+            quiet = self._wait_until_quiet(max(0.0, grace_s))
         if not quiet:
             self.engine.uproot_all()
-            # What hangs must not bring the backstop on: that would be before the hand-backs. Who
-            # holds the interpreter while one part of it ends takes its time from the next.
             planned_ms = shutdown.backstop_ms - shutdown.cancel_grace_ms - _EXIT_S * 1000
-            left_ms = (ends - time.monotonic()) * 1000
-            hand_back_ms = round(min(hand_back_ms, max(500, min(planned_ms, left_ms))))
+            left_ms = min(planned_ms, (ends - time.monotonic()) * 1000)
+            hand_back_ms = round(min(hand_back_ms, max(_HAND_BACK_S * 1000, left_ms)))
             quiet = self._wait_until_quiet(hand_back_ms / 3000)
             hand_back_ms = hand_back_ms * 2 // 3
         released = self.engine.release()

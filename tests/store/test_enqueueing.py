@@ -14,6 +14,7 @@ from tests.store.acting import (
     REACH_MS,
     a_claimed,
     a_run,
+    an_entry,
     end,
     ids_of,
     live_row,
@@ -30,9 +31,11 @@ from tests.store.acting import (
 from tests.store.rivals import Rival
 from workhorse.domain.hints import no_reach
 from workhorse.domain.ids import RunId
+from workhorse.domain.outcomes import Finish
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Enqueued, NewRun, RunState
 from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle.settling import settle
 from workhorse.store.producing.enqueueing import enqueue
 
 
@@ -107,22 +110,32 @@ def test_a_large_batch_comes_in_by_parts_and_in_its_order(
 def test_a_run_is_stored_the_same_whatever_comes_beside_it(
     store: Store, fields: dict[str, Any]
 ) -> None:
-    """Runs that are ready at once have a statement of their own where nothing else is beside."""
-    alone = a_run(**fields)
-    beside = a_run(**fields | ({"key": "k2"} if "key" in fields else {}))
+    """Runs that are ready at once, and those of them that are alike, have statements of their own.
+
+    Without its key a run is alike.
+    """
+    own, keyless = iter(range(9)), {name: fields[name] for name in fields if name != "key"}
+
+    def one() -> NewRun:
+        return a_run(**fields | ({"key": f"k{next(own)}"} if "key" in fields else {}))
+
+    alone, beside, unlike, alike = one(), one(), one(), a_run(**keyless)
     _enqueue(store, alone)
     _enqueue(store, beside, a_run(delay_ms=1))
+    _enqueue(store, a_run(priority=99), unlike)
+    _enqueue(store, alike, a_run(**keyless))
 
-    (first,), (second,) = (
+    first, *others = (
         rows(
             store,
             "select r.*, l.* from {s}runs r join {s}live l on l.id = r.id where r.id = :id",
             id=run.id,
-        )
-        for run in (alone, beside)
+        )[0]
+        for run in (alone, beside, unlike, alike)
     )
-    differs = {name for name, a, b in zip(first._fields, first, second, strict=True) if a != b}
-    assert differs <= {"id", "key"}
+    for other in others:
+        differs = {name for name, a, b in zip(first._fields, first, other, strict=True) if a != b}
+        assert differs <= {"id", "key"}
 
 
 def test_a_plain_batch_is_answered_without_a_row(postgresql_store: Store) -> None:
@@ -173,6 +186,29 @@ def test_text_makes_the_trip_unchanged(store: Store, text: str) -> None:
     assert (claimed.task, claimed.session, claimed.key) == (plain, plain, plain)
     assert (claimed.tags, claimed.traceparent) == ((plain, "b"), plain)
     assert (seen(store, run_id).payload, seen(store, run_id).tags) == (payload, (plain, "b"))
+
+
+def test_texts_make_the_trip_unchanged_beside_each_other(store: Store) -> None:
+    """Batches of runs that are alike, and of results, are handed over as lists of texts."""
+    texts = [json.dumps({text: text}, ensure_ascii=False) for text in TEXTS]
+    texts += ["null", "[1,2]", "{}", '"a,b"', '"NULL"', '""']
+    runs = [a_run(payload=text) for text in texts]
+    _enqueue(store, *runs)
+
+    claimed = take(store, *(run.id for run in runs)).runs
+    entries = [an_entry(run, Finish(RunState.SUCCEEDED, result=run.payload)) for run in claimed]
+    store.run(settle, entries, reach=reach)
+
+    assert [run.payload for run in claimed] == texts
+    assert [seen(store, run.id).result for run in runs] == texts
+
+
+def test_plain_texts_make_the_trip_beside_each_other(store: Store) -> None:
+    texts = ["null", "[1,2]", "{}", "5", "true", "-0.0"]
+    runs = [a_run(payload=text) for text in texts]
+    _enqueue(store, *runs)
+
+    assert [run.payload for run in take(store, *(run.id for run in runs)).runs] == texts
 
 
 def test_numbers_in_a_payload_stay_as_they_were_written(store: Store) -> None:

@@ -87,6 +87,11 @@ def _enqueue(store: Store) -> Act:
     return lambda: store.run(enqueue, new, reach=reach)
 
 
+def _enqueue_unlike(store: Store) -> Act:
+    new = [a_run(priority=number % 9) for number in range(100)]
+    return lambda: store.run(enqueue, new, reach=reach)
+
+
 def _enqueue_all_kinds(store: Store) -> Act:
     first, some = put(store), next(_some)
     new = [
@@ -228,6 +233,7 @@ def _next_turn(store: Store) -> Act:
 
 ACTS: dict[str, Callable[[Store], Act]] = {
     "enqueue": _enqueue,
+    "enqueue unlike runs": _enqueue_unlike,
     "enqueue all kinds": _enqueue_all_kinds,
     "claim by ids": _claim_by_ids,
     "claim by scan": _claim_by_scan,

@@ -190,16 +190,22 @@ def plain_run(task: Task[Any, Any], payload: str) -> NewRun:
 
     What `checked_run` returns without options, sooner: bulk enqueue is long lists of these.
     """
-    return NewRun(
+    return NewRun(new_run_id(), task.name, task.queue, payload, *task.plain_options)
+
+
+def plain_options(task: Task[Any, Any]) -> tuple[Any, ...]:
+    """Return what stands behind the payload in the run of a producer who says nothing else."""
+    run = NewRun(
         new_run_id(),
         task.name,
         task.queue,
-        payload,
+        "",
         task.priority,
         deadline_ms=_limit_ms("deadline", task.deadline),
         timeout_ms=_limit_ms("timeout", task.timeout),
         retry=task.retry,
     )
+    return run[4:]
 
 
 def checked_run(

@@ -31,6 +31,7 @@ from workhorse.handlers.producing import (
     RunHandle,
     RunOptions,
     checked_run,
+    plain_options,
     plain_run,
 )
 from workhorse.handlers.signatures import LEFT_OUT, Signature
@@ -259,6 +260,11 @@ class Task(Generic[P, R]):
             from workhorse.handlers.places import place_of  # it knows tasks
 
             place_of(self)
+
+    @cached_property
+    def plain_options(self) -> tuple[Any, ...]:
+        """What `plain_run` says of each run, made once."""
+        return plain_options(self)
 
     @cached_property
     def _payload_codec(self) -> Codec:

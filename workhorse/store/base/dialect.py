@@ -47,11 +47,12 @@ Columns = Mapping[str, Any]
 
 def array_text(values: Sequence[str]) -> str:
     """Return texts as PostgreSQL reads a list of them; the driver's own way costs far more."""
-    return (
-        "{"
-        + ",".join(['"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values])
-        + "}"
-    )
+    if not values:
+        return "{}"
+    together = "".join(values)
+    if "\\" in together or '"' in together:
+        values = [v.replace("\\", "\\\\").replace('"', '\\"') for v in values]
+    return '{"' + '","'.join(values) + '"}'
 
 
 def upsert(d: Dialect, table: Table) -> Any:

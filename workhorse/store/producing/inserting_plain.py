@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -18,7 +19,9 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    bindparam,
     case,
+    cast,
     false,
     literal_column,
     null,
@@ -31,11 +34,11 @@ from sqlalchemy.sql.expression import Executable
 from workhorse.domain.retry import DEFAULT_RETRY
 from workhorse.domain.runs import NewRun
 from workhorse.store.base.database import Tx
-from workhorse.store.base.dialect import Dialect, upsert
+from workhorse.store.base.dialect import Dialect, array_text, upsert
 from workhorse.store.base.schema import Id, Number, live, runs
 from workhorse.store.producing.ringing import ring_free
 
-PLAIN_COLUMNS: Final = {
+PLAIN_COLUMNS: Final[dict[str, Any]] = {
     "id": Id,
     "task": Text(),
     "queue": Text(),
@@ -48,6 +51,9 @@ PLAIN_COLUMNS: Final = {
     "timeout_ms": Number,
     "traceparent": Text(),
 }
+
+_SAID: Final = tuple(name for name in PLAIN_COLUMNS if name not in ("id", "payload"))
+_said_of: Final = itemgetter(*(NewRun._fields.index(name) for name in _SAID))
 
 
 def is_plain(run: NewRun) -> bool:
@@ -66,11 +72,24 @@ def stands_alone(run: NewRun) -> bool:
     return run.key is None and is_plain(run)
 
 
+def are_alike(new: Sequence[NewRun]) -> bool:
+    """Say whether plain runs differ in id and payload alone, as most that come in bulk do."""
+    said = _said_of(new[0])
+    return len(new) > 1 and all(_said_of(run) == said for run in new)
+
+
 def insert_plain(tx: Tx, new: Sequence[NewRun]) -> None:
     """Insert runs that are ready at once and depend on no others: the most frequent case.
 
     No row comes back. Those that a try inserted whose answer was lost were ready too.
     """
+    if tx.dialect.one_statement and are_alike(new):
+        said = dict.fromkeys(_SAID) | row_of(new[0])
+        said["ids"] = array_text([run.id for run in new])
+        said["payloads"] = array_text([run.payload for run in new])
+        del said["id"], said["payload"]
+        tx.write(_insert_alike, **said)
+        return
     batch = document([row_of(run) for run in new])
     if tx.dialect.one_statement:
         tx.write(_insert_both, batch=batch)
@@ -133,7 +152,17 @@ def runs_from(d: Dialect, u: FromClause, columns: Sequence[str]) -> Any:
 
 
 def _insert_both(d: Dialect) -> Any:
-    u = d.rows("batch", PLAIN_COLUMNS)
+    return _insert_of(d, d.rows("batch", PLAIN_COLUMNS))
+
+
+def _insert_alike(d: Dialect) -> Any:
+    """Insert runs that are alike: what they share is said once, and no document is read."""
+    u = d.arrays({"id": ("ids", Id), "payload": ("payloads", Text())})
+    said = (cast(bindparam(name), PLAIN_COLUMNS[name]).label(name) for name in _SAID)
+    return _insert_of(d, select(u.c.id, u.c.payload, *said).subquery("said"))
+
+
+def _insert_of(d: Dialect, u: FromClause) -> Any:
     fresh = runs_from(d, u, list(PLAIN_COLUMNS)).returning(*_parts(runs)).cte("fresh")
     rows = _live_rows(fresh)
     return postgresql.insert(live).from_select(list(rows.selected_columns.keys()), rows)

@@ -519,7 +519,7 @@ def test_a_value_and_the_end_of_the_run(postgresql_store: Store, first: str) -> 
             ended = two.start(end_runs, [ending], under_lease=True)
             two.wait_until_blocked()
             one.commit()
-            assert [run.run_id for run in ended.result(30).runs] == [claimed.id]
+            assert list(ended.result(30).states) == [claimed.id]
         else:
             one.call(end_runs, [ending], under_lease=True)
             answer = two.start(said, claimed.id, '"go"')

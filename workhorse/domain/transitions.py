@@ -54,8 +54,8 @@ def settlement_of(
         draw: Where the jitter comes from.
     """
     match outcome:
-        case Succeeded(result):
-            return Finish(RunState.SUCCEEDED, result=result)
+        case Succeeded():
+            return Finish(RunState.SUCCEEDED, None, outcome.result)
         case Suspended(waits):
             return Suspend(waits)
         case HandedBack():

@@ -56,13 +56,12 @@ class ActivationCore:
     """
 
     __slots__ = (
-        "_claimed", "_now", "_over", "_replay", "_run", "attempt", "cancelled", "flow",
-        "is_final_attempt", "lease", "recorder", "stopping", "thread",
+        "_claimed", "_now", "_over", "_replay", "_run", "attempt", "cancelled", "flow", "lease",
+        "recorder", "stopping", "thread",
     )  # fmt: skip
 
     lease: Final[Lease]
     attempt: Final[int]
-    is_final_attempt: Final[bool]
     stopping: Final[StopSwitch]
     cancelled: Final[StopSwitch]
 
@@ -77,7 +76,6 @@ class ActivationCore:
             raise LeaseRequiredError(f"run {claimed.id} carries no lease; it was not touched")
         self.lease = claimed.lease
         self.attempt = claimed.attempt
-        self.is_final_attempt = claimed.is_final_attempt
         owner = f"run {claimed.id}"
         self.stopping = StopSwitch(owner)
         self.cancelled = StopSwitch(owner)
@@ -91,6 +89,11 @@ class ActivationCore:
         self._replay: Replay | None = None
         self._run: RunInfo | None = None
         self._over = False
+
+    @property
+    def is_final_attempt(self) -> bool:
+        """Whether an error of this attempt ends the run."""
+        return self._claimed.is_final_attempt
 
     @property
     def run(self) -> RunInfo:

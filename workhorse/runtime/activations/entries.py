@@ -39,24 +39,25 @@ def decide(activation: Activation, draw: random.Random) -> Settlement:
 
 def entry_of(activation: Activation) -> Entry:
     """Return what the store is handed."""
-    claimed = activation.claimed
-    if activation.settlement is None:
+    claimed, settlement = activation.claimed, activation.settlement
+    if settlement is None:
         raise AssertionError(f"{activation!r} has no settlement")
     return Entry(
         activation.lease,
-        activation.settlement,
-        queue=claimed.queue,
-        active_ms=activation.active_ms,
-        inbox=claimed.inbox,
-        progressed=type(activation.settlement) is not Finish and activation.progressed,
+        settlement,
+        claimed.queue,
+        activation.active_ms,
+        claimed.inbox,
+        type(settlement) is not Finish and activation.progressed,
     )
 
 
 def written_state(activation: Activation, settled: Settled, mine: set[RunId]) -> RunState | None:
     """Return the state that was written; None where nothing was."""
-    run_id, settlement = activation.lease.run_id, activation.settlement
-    if run_id in mine and isinstance(settlement, Finish):
-        return settlement.state  # by a commit whose answer was lost: my token stands there
+    run_id = activation.lease.run_id
+    if run_id in mine and isinstance(activation.settlement, Finish):
+        # by a commit whose answer was lost: my token stands there
+        return activation.settlement.state
     return settled.written.get(run_id)
 
 

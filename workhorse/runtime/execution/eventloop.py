@@ -196,17 +196,16 @@ class HandlerLoop:
                     self._ended.append(activation)
                 self._note_returned(activation)
                 continue
-            variables = activation.variables
-            variables.run(running.set, activation)
             # Not by the loop's `create_task`: here is no handler whose task it could be.
             activation.main = activation.core.flow = asyncio.Task(
                 self._activate(activation),
                 loop=loop,
                 name=f"run {activation.claimed.id}",
-                context=variables,
+                context=activation.variables,
             )
 
     async def _activate(self, activation: Activation) -> None:
+        running.set(activation)  # for the tasks that the handler starts
         outcome = None
         failed_beside = False
         try:

@@ -55,23 +55,21 @@ class _Room:
         self._chars = 0
         self._records = 0
         self._reads = 0
-        self._settles = 0
         self._tokens: dict[RunId, int] = {}
         self._recorded: set[RunId] = set()
         self._settled: set[RunId] = set()
 
     def has_place_for(self, item: Item) -> bool:
-        lease = item.lease
-        run_id = lease.run_id
+        run_id, _, token = item.lease
         # Answers and outcomes are told apart by the run's id, and an older lease of this worker
         # may be here still.
-        if self._tokens.get(run_id, lease.token) != lease.token:
+        if self._tokens.get(run_id, token) != token:
             return False
         if run_id in self._settled or self._chars >= _LARGEST_BATCH_CHARS:
             return False
         if type(item) is ToSettle:
             # How it is settled depends on whether its last record was stored.
-            return run_id not in self._recorded and self._settles < LARGEST_CLAIM
+            return run_id not in self._recorded and len(self._settled) < LARGEST_CLAIM
         match item:
             case ToRecord():
                 return self._records < _MOST_RECORDS
@@ -80,12 +78,10 @@ class _Room:
         return True
 
     def give_place(self, item: Item) -> None:
-        lease = item.lease
-        run_id = lease.run_id
-        self._tokens[run_id] = lease.token
+        run_id, _, token = item.lease
+        self._tokens[run_id] = token
         if type(item) is ToSettle:
             self._settled.add(run_id)
-            self._settles += 1
             self._chars += item.size
             return
         match item:

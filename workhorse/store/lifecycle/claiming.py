@@ -16,7 +16,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
-    Text,
     and_,
     bindparam,
     case,
@@ -24,8 +23,6 @@ from sqlalchemy import (
     literal_column,
     null,
     select,
-    true,
-    type_coerce,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -58,10 +55,6 @@ from workhorse.store.lifecycle.picking import (
 
 MAX_CLAIM: Final = 200
 """Runs that one claim takes at most: larger batches cost more a run, not less."""
-
-_ID: Final = 0
-_ENDS: Final = -1
-"""Where these stand in a row of `_claim`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +111,8 @@ def claim(
         params["probes"] = probes_of(tasks, cursor)
     form = (bool(ids), scan, sessions)
     if tx.dialect.one_statement:
-        rows = tx.fetch_raw(_claim, *form, **params, token=token, lease_ms=lease_ms)
-        edge, rest, now_us = json.loads(rows[0][_ENDS]) if scan else (None, None, None)
-        taken = rows if rows[0][_ID] is not None else []
+        taken = tx.fetch_raw(_claim, *form, **params, token=token, lease_ms=lease_ms)
+        edge, rest, now_us = _ends_among(taken) if scan else (None, None, None)
     else:
         rest = now_us = None
         edge_params = {name: params[name] for name in ("queue", "probes")} if scan else {}
@@ -144,7 +136,10 @@ def claim(
 def claimed_under(tx: Tx, token: int) -> list[ClaimedRun]:
     """Return what a claim took whose answer was lost."""
     rows = tx.fetch_raw(_read_claimed, token=token)
-    return with_history(tx, _claimed_runs(tx, rows, token=token))
+    claimed = _claimed_runs(tx, [row[1:] for row in rows], token=token, queue="")
+    for run, row in zip(claimed, rows, strict=True):
+        run.queue = row[0]
+    return with_history(tx, claimed)
 
 
 def turn_was_taken(error: BaseException) -> bool:
@@ -158,17 +153,24 @@ def turn_was_taken(error: BaseException) -> bool:
     return state in (None, "23505")
 
 
+def _ends_among(rows: list[tuple[Any, ...]]) -> tuple[str | None, str | None, int]:
+    """Take the row of a claim's answer that is no run out of it: what it says of the page."""
+    at = next(at for at in (-1, *range(len(rows))) if rows[at][0] is None)
+    edge, rest, now_us = json.loads(rows.pop(at)[-1])
+    return edge, rest, now_us
+
+
 def _claimed_runs(
-    tx: Tx, rows: Sequence[tuple[Any, ...]], *, token: int, queue: str | None = None
+    tx: Tx, rows: Sequence[tuple[Any, ...]], *, token: int, queue: str
 ) -> list[ClaimedRun]:
-    """Make runs of rows of `_shown`; where no queue is given, it is the last column."""
+    """Make runs of rows of `_shown`."""
     read = tx.dialect.read_aware
     claimed = []
-    for id_, task, attempt, fence, payload, created_at, started_at, extras, last in rows:
+    for id_, task, attempt, fence, payload, created_at, started_at, extras in rows:
         run = ClaimedRun(
             id=id_,
             task=task,
-            queue=queue or last,
+            queue=queue,
             payload=payload,
             attempt=attempt,
             lease=Lease(id_, fence, token),
@@ -197,23 +199,18 @@ def _add_extras(run: ClaimedRun, extras: list[Any]) -> None:
 
 
 def _claim(d: Dialect, named: bool, scan: bool, sessions: bool) -> Executable:
-    picks, page = picks_of(d, named=named, scan=scan, sessions=sessions)
+    picks, page, more = picks_of(d, named=named, scan=scan, sessions=sessions)
     chosen = d.among(live.c.id, picks)
     taken = _taking(d, chosen).returning(*(live.c[name] for name in _TAKEN)).cte("taken")
+    shown = _shown(d, taken)
+    answer = select(*shown).select_from(taken.outerjoin(runs, runs.c.id == taken.c.id))
     if page is None:
-        ends: FromClause = select(type_coerce(null(), Text).label("ends")).subquery("ends")
-    else:
-        edge = edge_of(d, page).scalar_subquery()
-        rest = rest_of(d, page, picks).scalar_subquery()
-        # By itself, for it stands in each row of the answer and is made once.
-        ends = (
-            select(d.json_list(edge, rest, d.micros(d.now)).label("ends"))
-            .cte("ends")
-            .prefix_with("MATERIALIZED", dialect="postgresql")
-        )
-    return select(*_shown(d, taken), ends.c.ends).select_from(
-        ends.outerjoin(taken, true()).outerjoin(runs, runs.c.id == taken.c.id)
-    )
+        return answer
+    edge = edge_of(d, page).scalar_subquery()
+    rest = rest_of(d, page, more, picks)
+    # A row of its own: in a column it would come with each run.
+    ends = select(*(null() for _ in shown[1:]), d.json_list(edge, rest, d.micros(d.now)))
+    return answer.union_all(ends)
 
 
 def _take(d: Dialect) -> Executable:
@@ -239,7 +236,7 @@ def _taking(d: Dialect, chosen: ColumnElement[bool]) -> Any:
 
 def _read_chosen(d: Dialect) -> Executable:
     return (
-        select(*_shown(d, live), null())
+        select(*_shown(d, live))
         .join(runs, runs.c.id == live.c.id)
         .where(d.one_of(live.c.id, "chosen"))
     )
@@ -247,7 +244,7 @@ def _read_chosen(d: Dialect) -> Executable:
 
 def _read_claimed(d: Dialect) -> Executable:
     return (
-        select(*_shown(d, live), live.c.queue)
+        select(live.c.queue, *_shown(d, live))
         .join(runs, runs.c.id == live.c.id)
         .where(
             live.c.token == bindparam("token", type_=Number),

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     cast,
     func,
     literal_column,
@@ -47,8 +48,8 @@ _PROBE: Final = {
 }
 
 
-def picks_of(d: Dialect, *, named: bool, scan: bool, sessions: bool) -> tuple[Select[Any], Any]:
-    """Return the ids to take, and the page that was scanned for them."""
+def picks_of(d: Dialect, *, named: bool, scan: bool, sessions: bool) -> tuple[Any, Any, Any]:
+    """Return the ids to take, the page that was scanned for them, and which are taken of it."""
     page = _page(d).cte("page").prefix_with("MATERIALIZED", dialect="postgresql") if scan else None
     named_ids = (
         _named(d, sessions=sessions).cte("named").prefix_with("MATERIALIZED", dialect="postgresql")
@@ -56,6 +57,7 @@ def picks_of(d: Dialect, *, named: bool, scan: bool, sessions: bool) -> tuple[Se
         else None
     )
     arms = []
+    more = None
     if named_ids is not None:
         arms.append(select(named_ids.c.id))
     if page is not None:
@@ -76,13 +78,13 @@ def picks_of(d: Dialect, *, named: bool, scan: bool, sessions: bool) -> tuple[Se
         )
         arms.append(select(more.c.id))
     picks = arms[0] if len(arms) == 1 else arms[0].union_all(arms[1])
-    return picks, page  # type: ignore[return-value]
+    return picks, page, more
 
 
 def picked_ids(d: Dialect, named: bool, scan: bool, sessions: bool) -> Executable:
     """Return the ids to take, by themselves: SQLite reads them first."""
-    picks, _ = picks_of(d, named=named, scan=scan, sessions=sessions)
-    return picks
+    picks, *_ = picks_of(d, named=named, scan=scan, sessions=sessions)
+    return picks  # type: ignore[no-any-return]
 
 
 def edge_alone(d: Dialect) -> Executable:
@@ -103,15 +105,19 @@ def edge_of(d: Dialect, page: FromClause) -> Select[Any]:
     )
 
 
-def rest_of(d: Dialect, page: FromClause, picks: Any) -> Select[Any]:
-    """Return the first row of a page that is not taken, as one text."""
-    return (
+def rest_of(d: Dialect, page: FromClause, more: FromClause, picks: Any) -> ColumnElement[str]:
+    """Return the first row of a page that is not taken, as one text; null where all are."""
+    first = (
         select(_as_text(d, page, literal_column("0")))
         .select_from(page)
         .where(page.c.id.not_in(picks))
         .order_by(page.c.rank, page.c.ready_at, page.c.id)
         .limit(literal_column("1"))
     )
+    # Under load whole pages are taken: counting that costs less than to look for the row.
+    seen = select(func.count()).select_from(page).scalar_subquery()
+    taken = select(func.count()).select_from(more).scalar_subquery()
+    return case((taken < seen, first.scalar_subquery()), else_=null())
 
 
 def _as_text(d: Dialect, page: FromClause, count: ColumnElement[Any]) -> ColumnElement[str]:

@@ -111,8 +111,9 @@ def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = Tru
         ended = end_runs(tx, endings, under_lease=True)
     settled.hints += ended.hints
     settled.freed += ended.freed
-    for run in ended.runs:
-        settled.written[run.run_id] = run.state
+    settled.written |= ended.states
+    if successes is not None:
+        return settled
     rest = [
         entry
         for entry in entries
@@ -149,7 +150,8 @@ def _successes(entries: Sequence[Entry]) -> list[tuple[RunId, int, str]] | None:
             return None
         if settlement.result is None:
             return None  # the database says what is wrong with that
-        successes.append((entry.lease.run_id, entry.lease.token, settlement.result))
+        run_id, _, token = entry.lease
+        successes.append((run_id, token, settlement.result))
     return successes
 
 

@@ -122,7 +122,7 @@ def end_overdue(tx: Tx) -> Swept:
     if not endings:
         return Swept()
     ended = end_runs(tx, endings, under_lease=False)
-    return Swept(len(ended.runs), len(rows) >= PAGE, ended.hints)
+    return Swept(len(ended.states), len(rows) >= PAGE, ended.hints)
 
 
 def far_timers(tx: Tx, *, reach: Reach) -> Swept:

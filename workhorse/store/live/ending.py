@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     ColumnElement,
     FromClause,
     Text,
     and_,
+    bindparam,
     case,
+    cast,
     delete,
+    func,
     insert,
     literal_column,
     null,
@@ -81,20 +85,10 @@ class Ending:
 
 
 @dataclass(slots=True)
-class Ended:
-    """A run that has ended."""
-
-    run_id: RunId
-    state: RunState
-    attempt: int
-    fence: int
-
-
-@dataclass(slots=True)
 class EndedRuns:
-    """What `end_runs` did. `freed` are those of the runs for whose end somebody waits."""
+    """The runs that have ended, and how. `freed` are those for whose end somebody waits."""
 
-    runs: list[Ended] = field(default_factory=list)
+    states: dict[RunId, RunState] = field(default_factory=dict)
     freed: list[RunId] = field(default_factory=list)
     hints: list[Hint] = field(default_factory=list)
 
@@ -117,7 +111,7 @@ def end_runs(tx: Tx, endings: Sequence[Ending], *, under_lease: bool) -> EndedRu
     failed = []
     sessions = set()
     for run_id, state, attempt, fence, session, watched in rows:
-        ended.runs.append(Ended(run_id, _STATES[state], attempt, fence))
+        ended.states[run_id] = _STATES[state]
         ending = by_id[run_id]
         failure = ending.failure or (ending.finish.failure if ending.finish else None)
         if failure is not None:
@@ -139,20 +133,23 @@ def end_succeeded(tx: Tx, successes: Sequence[tuple[RunId, int, str]]) -> EndedR
 
     What `end_runs` does for these, which are nearly all, at half the cost: three arrays are read in
     place of a document, and the rows need not be locked before they are deleted. A delete locks
-    them in the order of their ids too, since the batch comes in that order.
+    them in the order of their ids too, since the batch comes in that order. The answer is one row,
+    which names no run where all is as usual.
     """
-    ordered = sorted(successes)
-    rows = tx.fetch_raw(
+    ids, tokens, results = zip(*sorted(successes), strict=True)
+    [(there, unusual)] = tx.fetch_raw(
         _end_succeeded,
-        ids=array_text([each[0] for each in ordered]),
-        held=array_text([str(each[1]) for each in ordered]),
-        results=array_text([each[2] for each in ordered]),
+        ids=array_text(ids),
+        held=array_text(list(map(str, tokens))),
+        results=array_text(results),
+        offered=len(ids),
     )
-    ended = EndedRuns()
+    written = ids if there is None else json.loads(there)
+    ended = EndedRuns(dict.fromkeys(written, RunState.SUCCEEDED))
     sessions = set()
-    for run_id, cancelled, attempt, fence, session, watched in rows:
-        state = RunState.CANCELLED if cancelled else RunState.SUCCEEDED
-        ended.runs.append(Ended(run_id, state, attempt, fence))
+    for run_id, cancelled, session, watched in json.loads(unusual or "[]"):
+        if cancelled:
+            ended.states[run_id] = RunState.CANCELLED
         if watched:
             ended.freed.append(run_id)
         if session is not None:
@@ -331,9 +328,18 @@ def _end_succeeded(d: Dialect) -> Executable:
         )
         .cte("kept")
     )  # fmt: skip
-    return select(
-        gone.c.id, asked, gone.c.attempt, gone.c.fence, gone.c.session, gone.c.watched
-    ).add_cte(kept)
+    # A row for each run costs both sides nearly as much as its outcome's does.
+    told = func.json_build_array(gone.c.id, asked, gone.c.session, gone.c.watched)
+    unusual = (
+        select(cast(func.json_agg(told), Text))
+        .where(or_(asked, gone.c.session.is_not(null()), gone.c.watched))
+        .scalar_subquery()
+    )
+    none: ColumnElement[str] = literal_column("'[]'")
+    there = select(func.coalesce(cast(func.json_agg(gone.c.id), Text), none)).scalar_subquery()
+    count = select(func.count()).select_from(gone).scalar_subquery()
+    offered = bindparam("offered", type_=BigInteger)
+    return select(case((count < offered, there), else_=null()), unusual).add_cte(kept)
 
 
 def _ending(d: Dialect, under_lease: bool) -> Executable:

@@ -9,6 +9,8 @@ from typing import Final
 
 from tests.faults.faults import Fault
 
+EVERY_S: Final = 20.0
+"""How far apart faults of one kind are, so that a fleet has time to work between those of all."""
 AT_LEAST: Final = 5
 """So often each fault comes, however many share their kind's time."""
 
@@ -46,8 +48,8 @@ def draw_plan(
         seed: The same seed, faults and times give the same plan.
         faults: Which there are.
         seconds: How long it takes, about.
-        times: How often each fault is to come, or how often which; by default as often as fits when
-            each takes 6 s, and five times at least.
+        times: How often each fault is to come, or how often which; by default one of each kind comes
+            every 20 s, and each fault five times at least.
         first_s: When the first one comes.
     """
     by_kind: dict[str, list[type[Fault]]] = {}
@@ -56,7 +58,7 @@ def draw_plan(
     steps: list[Step] = []
     for kind, known in by_kind.items():
         draw = random.Random(f"{seed} {kind}")
-        fits = max(AT_LEAST, int((seconds - first_s) / (8.0 * len(known))))
+        fits = max(AT_LEAST, int((seconds - first_s) / (EVERY_S * len(known))))
         order = [
             fault
             for fault in known

@@ -16,7 +16,7 @@ at the same time. A fault is made anew for each time that it is applied, so it m
 what `heal` needs. All that is drawn is drawn from `rng`, so that a seed replays.
 
 What needs the server while another track has taken it away need not look: where `apply` or `heal`
-raises psycopg's OperationalError, it is called again a little later, and counts once.
+raises an error of psycopg's, it is called again a little later, and counts once.
 """
 
 from __future__ import annotations

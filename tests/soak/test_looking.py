@@ -32,15 +32,17 @@ def test_a_process_is_seen_with_what_it_takes() -> None:
         thread.start()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):
-            inodes = sockets_to(port)
-            after = usage_of(os.getpid(), inodes)
+        with socket.create_connection(("127.0.0.1", port)) as left:
+            server.accept()[0].close()
+            assert left.recv(1) == b"", "the other side has gone: it is no connection any more"
+            with socket.create_connection(("127.0.0.1", port)):
+                after = usage_of(os.getpid(), sockets_to(port))
     over.set()
     for thread in threads:
         thread.join()
     assert after.rss_mb - before.rss_mb > 25, "32 MB were written to"
     assert after.threads == before.threads + 5
-    assert after.fds == before.fds + 2
+    assert after.fds == before.fds + 3
     assert (before.connections, after.connections) == (0, 1)
     assert after.cpu_s >= before.cpu_s
     assert len(held) > 0

@@ -105,6 +105,19 @@ def test_a_process_is_judged_by_its_own_age_and_not_when_it_is_young() -> None:
     assert broken(check_processes(samples)) == set()
 
 
+def test_processes_that_took_the_same_place_are_not_one_that_grew() -> None:
+    samples = steady()
+    for nth, sample in enumerate(samples):
+        # Two of five and a half minutes, then a larger one of nine.
+        life, age = (nth // 66, nth % 66) if nth < 132 else (2, nth - 132)
+        seen = sample.members[WORKER]
+        usage = replace(seen.usage, rss_mb=120.0 if life == 2 else 80.0)
+        sample.members[WORKER] = replace(seen, pid=life, age_s=5.0 * age, usage=usage)
+    checks = check_processes(samples)
+    assert broken(checks) == set()
+    assert [check.name for check in checks].count(f"memory of {WORKER}") == 3
+
+
 def tables(samples: list[Sample], change: Callable[[int, Database], None]) -> list[Sample]:
     for nth, sample in enumerate(samples):
         assert sample.database is not None

@@ -48,8 +48,8 @@ def draw_plan(
         seed: The same seed, faults and times give the same plan.
         faults: Which there are.
         seconds: How long it takes, about.
-        times: How often each fault is to come, or how often which; by default one of each kind comes
-            every 20 s, and each fault five times at least.
+        times: How often each fault is to come, or how often which; by default one of each kind
+            comes every 20 s, and each fault five times at least.
         first_s: When the first one comes.
     """
     by_kind: dict[str, list[type[Fault]]] = {}

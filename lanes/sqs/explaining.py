@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from lanes.sqs.addresses import Address
@@ -16,6 +17,7 @@ from lanes.sqs.faults import (
     queue_is_gone,
     trouble_with_credentials,
 )
+from lanes.sqs.translating import WRONG_CLOCK, sqs_clock
 from workhorse.domain.findings import Code, Finding, Severity
 from workhorse.errors import ConfigurationError
 from workhorse.ports import LaneError
@@ -61,6 +63,13 @@ def explain(
             return found(Code.CREDENTIALS_MISSING, credentials, advice)
         if credentials_have_expired(error):
             return found(Code.CREDENTIALS_EXPIRED, credentials, _RENEW)
+        said = sqs_clock(error)
+        if said is not None and abs(ours := datetime.now(UTC) - said) >= WRONG_CLOCK:
+            return found(
+                Code.CLOCK_SKEW,
+                f"this machine's clock is {_apart(ours)} SQS's, which refuses what is signed by it",
+                "set this machine's clock, and keep it by NTP",
+            )
         advice = f"{_RENEW}, and look at this machine's clock"
         return found(Code.CREDENTIALS_REFUSED, credentials, advice)
     if queue_is_gone(error):
@@ -91,6 +100,11 @@ def explain(
         return found(Code.ENDPOINT_UNREACHABLE, describe(error), advice)
     advice = "it may pass by itself; if it stays, look at the service's status and quotas"
     return found(Code.BROKER_FAILED, describe(error), advice)
+
+
+def _apart(ours: timedelta) -> str:
+    minutes = round(abs(ours) / timedelta(minutes=1))
+    return f"{minutes} min {'ahead of' if ours > timedelta() else 'behind'}"
 
 
 def unanswered(queue: str, seconds: float) -> Finding:

@@ -21,7 +21,7 @@ from lanes.sqs.faults import LaneClosedError
 from lanes.sqs.resolving import Place, resolve
 from lanes.sqs.runners import ThreadRunner
 from lanes.sqs.signing import Keys, Signer
-from lanes.sqs.translating import hung_up, may_pass, refusal, sqs_clock, translated
+from lanes.sqs.translating import WRONG_CLOCK, hung_up, may_pass, refusal, sqs_clock, translated
 
 if TYPE_CHECKING:
     import aiohttp
@@ -34,8 +34,6 @@ _MOST_SHORT: Final = 10
 """The most connections for short calls; receives may have as many as there are receivers."""
 _REST_S: Final = 0.25
 """The most that is rested before a second try."""
-_SKEW: Final = timedelta(minutes=4)
-"""A clock that is as wrong as this is why a signature is refused; SQS allows five minutes."""
 
 
 class _Course:
@@ -130,7 +128,7 @@ class LeanCalls(Calls):
         if clock is None:
             return False
         ahead = clock - datetime.now(UTC)
-        if abs(ahead - self._ahead) < _SKEW:
+        if abs(ahead - self._ahead) < WRONG_CLOCK:
             return False
         self._ahead = ahead
         return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,7 +94,11 @@ def may_pass(error: Exception) -> bool:
     return isinstance(error, UnreachedError | HTTPClientError)
 
 
-def sqs_clock(error: Exception) -> datetime | None:
+WRONG_CLOCK: Final = timedelta(minutes=4)
+"""A clock that is as wrong as this is why a signature is refused; SQS allows five minutes."""
+
+
+def sqs_clock(error: BaseException) -> datetime | None:
     """Return what SQS's clock said when it refused a request that was signed too early or late.
 
     None where the reason is another, or SQS did not say.
@@ -108,6 +112,6 @@ def sqs_clock(error: Exception) -> datetime | None:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-def _metadata(error: Exception) -> dict[str, Any]:
+def _metadata(error: BaseException) -> dict[str, Any]:
     response = getattr(error, "response", None)
     return response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -49,6 +51,21 @@ def test_a_missing_queue_is_named_with_its_region(lane: SqsLane, prefix: str) ->
     sentence = the_one(lane.check("q"), Code.QUEUE_MISSING)
     assert f"no queue {prefix}q in region us-east-1" in sentence
     assert "create it" in sentence
+
+
+@pytest.mark.parametrize(("minutes", "said"), [(10, "10 min ahead of"), (-10, "10 min behind")])
+@pytest.mark.parametrize("code", ["SignatureDoesNotMatch", "InvalidSignatureException"])
+@pytest.mark.usefixtures("queue")
+def test_case_10_a_wrong_clock_is_why_signatures_are_refused(
+    lane: SqsLane, proxy: SqsProxy, code: str, minutes: int, said: str
+) -> None:
+    """SQS says what time it has, whichever client asks."""
+    theirs = format_datetime(datetime.now(UTC) - timedelta(minutes=minutes), usegmt=True)
+    refused = error(code, 403)
+    proxy.always(Answer(refused.status, refused.body, {"Date": theirs}))
+    sentence = the_one(lane.check("q"), Code.CLOCK_SKEW)
+    assert f"clock is {said} SQS's" in sentence
+    assert "NTP" in sentence
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,7 @@ _NO_WAY: Final = frozenset(
         Code.BROKER_FAILED,
         Code.CREDENTIALS_EXPIRED,
         Code.CREDENTIALS_MISSING,
+        Code.CLOCK_SKEW,
         Code.CREDENTIALS_REFUSED,
         Code.ENDPOINT_UNREACHABLE,
         Code.LANE_FAILED,

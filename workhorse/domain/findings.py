@@ -55,7 +55,7 @@ class Code(StrEnum):
     STORE_MISCONFIGURED = "store_misconfigured", "a setting of the store is wrong, or another's"
     SCHEMA_BEHIND = "schema_behind", "the tables are missing, or older than this version needs"
     SCHEMA_AHEAD = "schema_ahead", "the tables are newer and do not serve this version any more"
-    CLOCK_SKEW = "clock_skew", "this machine's clock and the database's differ"
+    CLOCK_SKEW = "clock_skew", "this machine's clock and the database's, or SQS's, differ"
 
     # Tasks and queues, as the store knows them.
     TASKS_INVALID = "tasks_invalid", "a handler's annotations cannot be used"

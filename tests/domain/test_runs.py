@@ -1,5 +1,6 @@
 """The forms of a run: which states are final, what a lease shows, when an attempt is the last."""
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -48,6 +49,15 @@ def test_a_lease_shows_its_fence_and_never_its_token() -> None:
 
     assert "fence=3" in repr(lease)
     assert "424242" not in repr(lease)
+
+
+def test_a_lease_cannot_be_taken_apart() -> None:
+    """What collects errors and logs writes out the parts of a tuple, the token among them."""
+    lease: object = Lease(RUN, fence=3, token=424_242)
+
+    assert not isinstance(lease, tuple)
+    with pytest.raises(TypeError):
+        json.dumps(lease)
 
 
 def test_a_lease_cannot_be_changed() -> None:

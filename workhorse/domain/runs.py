@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -56,20 +56,17 @@ class Reason(StrEnum):
     """Somebody cancelled the run."""
 
 
-class Lease(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lease:  # no tuple: what collects errors and logs takes these apart, the token with them
     """Ownership of a run for a time: what guards every write of an activation.
 
     `token` is a random 63-bit number that the worker drew for the claim; `fence` rises by one with
-    each claim of the run and is for people and outside systems. A named tuple, since one is made
-    for each claim.
+    each claim of the run and is for people and outside systems.
     """
 
     run_id: RunId
     fence: int
-    token: int
-
-    def __repr__(self) -> str:  # whoever knows the token could write under the lease
-        return f"Lease(run_id={self.run_id!r}, fence={self.fence!r})"
+    token: int = field(repr=False)  # whoever knows it could write under the lease
 
 
 @dataclass(frozen=True, slots=True)

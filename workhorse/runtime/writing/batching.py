@@ -60,7 +60,8 @@ class _Room:
         self._settled: set[RunId] = set()
 
     def has_place_for(self, item: Item) -> bool:
-        run_id, _, token = item.lease
+        lease = item.lease
+        run_id, token = lease.run_id, lease.token
         # Answers and outcomes are told apart by the run's id, and an older lease of this worker
         # may be here still.
         if self._tokens.get(run_id, token) != token:
@@ -78,8 +79,9 @@ class _Room:
         return True
 
     def give_place(self, item: Item) -> None:
-        run_id, _, token = item.lease
-        self._tokens[run_id] = token
+        lease = item.lease
+        run_id = lease.run_id
+        self._tokens[run_id] = lease.token
         if type(item) is ToSettle:
             self._settled.add(run_id)
             self._chars += item.size

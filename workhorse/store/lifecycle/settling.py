@@ -150,8 +150,8 @@ def _successes(entries: Sequence[Entry]) -> list[tuple[RunId, int, str]] | None:
             return None
         if settlement.result is None:
             return None  # the database says what is wrong with that
-        run_id, _, token = entry.lease
-        successes.append((run_id, token, settlement.result))
+        lease = entry.lease
+        successes.append((lease.run_id, lease.token, settlement.result))
     return successes
 
 

@@ -206,9 +206,9 @@ _NO_WAY: Final = frozenset(
     {
         Code.ACCESS_DENIED,
         Code.BROKER_FAILED,
+        Code.CLOCK_SKEW,
         Code.CREDENTIALS_EXPIRED,
         Code.CREDENTIALS_MISSING,
-        Code.CLOCK_SKEW,
         Code.CREDENTIALS_REFUSED,
         Code.ENDPOINT_UNREACHABLE,
         Code.LANE_FAILED,

@@ -13,7 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import insert, select, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+)
 
 from tests.store.acting import a_claimed, a_run, end, put, reach, rows, seen
 from tests.store.rivals import Rival, blocked_sessions
@@ -374,6 +380,22 @@ def test_a_lost_file_is_not_tried_again_where_it_may_have_happened(
 
     op, _ = _failing(1, lose)
     assert sqlite_store.run(op) == 2
+
+
+def test_an_answer_that_cannot_be_made_out_is_one_that_was_lost(
+    postgresql_store: Store, rests: list[float]
+) -> None:
+    """As a pooler gives, whose server is ended at a commit: it may have happened."""
+
+    def garble(tx: Tx) -> None:
+        raise InternalError("x", {}, psycopg.InternalError("received 2 results from 'COMMIT'"))
+
+    op, _ = _failing(1, garble)
+    with pytest.raises(StoreUnavailableError, match="may have happened"):
+        postgresql_store.run_once(op)
+
+    op, _ = _failing(1, garble)
+    assert postgresql_store.run(op) == 2
 
 
 def test_a_full_disk_is_tried_again(sqlite_store: Store, rests: list[float]) -> None:

@@ -266,7 +266,10 @@ class PostgresDialect(Dialect):
             # ended by an administrator, by a crash, or by one of the server's three time-outs for
             # sessions: the driver's classes differ
             return state[:2] == "08" or state in {"57P01", "57P02", "57P05", "25P03", "25P04"}
-        return isinstance(error, (psycopg.InterfaceError, psycopg.OperationalError))
+        # Internal, without a state: an answer that the driver cannot make out. A pooler whose
+        # server is ended at a COMMIT answers twice, with the commit and with the server's end.
+        lost = (psycopg.InterfaceError, psycopg.OperationalError, psycopg.InternalError)
+        return isinstance(error, lost)
 
 
 class SqliteDialect(Dialect):

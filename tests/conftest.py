@@ -14,7 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.support import emulator_differences, emulators
+from tests.support import behind_pooler, emulator_differences, emulators
 from tests.support.databases import Databases, UnfitDatabaseError, check_fit
 from tests.support.folders import quick_root
 from tests.support.guardian import guardian
@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     emulators.mark(items)
     emulator_differences.expect(items)
+    if os.environ.get(POOLER):
+        behind_pooler.leave_out(items)
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 

@@ -73,10 +73,15 @@ class SchemaCheck:
             ConfigurationError: The tables belong to another environment.
         """
         try:
-            self._calls.try_once(claimed_under, 0)
+            self._look()
+            self()  # it may also go away in between
         except StoreUnavailableError:
             _log.warning("the store is away; the worker starts and waits for it")
-            return
+
+    def _look(self) -> None:
+        try:
+            self._calls.try_once(claimed_under, 0)
+        except StoreUnavailableError:
+            raise
         except Exception:  # noqa: BLE001 - it answered, and the check says what is wrong
             _log.debug("the store refused a look", exc_info=True)
-        self()

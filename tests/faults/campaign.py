@@ -124,6 +124,7 @@ class Campaign:
         for track in tracks:
             track.join()
         self._note("all faults are healed")
+        late = time.monotonic() + ENOUGH_AFTER_S + REST_WITHIN_S
         enough = self._began + self._seconds + ENOUGH_AFTER_S
         while not fleet.produced():
             time.sleep(0.2)
@@ -131,7 +132,7 @@ class Campaign:
                 fleet.enough()
             if self._runs is not None and fleet.accepted() >= self._runs:
                 fleet.enough()
-            if time.monotonic() > enough + REST_WITHIN_S:
+            if time.monotonic() > max(late, enough + REST_WITHIN_S):
                 hung = ", ".join(each.name for each in fleet.producers if each.wanted)
                 fleet.unhealed.append(f"a call never came back: {hung} did not end")
                 break

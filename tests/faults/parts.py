@@ -86,8 +86,7 @@ def parts(faults: Iterable[type[Fault]], times: int = TIMES) -> list[Part]:
         found.append(_part("set-backs", [SetBack], times, company, third))
     for nth in ("1", "2"):
         if apart:
-            beside = [*company, *(each for each in database if each.kind in (SERVER, SESSIONS))]
-            found.append(_part(f"pooler-and-clocks-{nth}", apart, half, beside, half // 3))
+            found.append(_part(f"pooler-and-clocks-{nth}", apart, half, company, half // 3))
     return found
 
 

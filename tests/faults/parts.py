@@ -84,9 +84,9 @@ def parts(faults: Iterable[type[Fault]], times: int = TIMES) -> list[Part]:
             found.append(_part(f"processes-{nth}", processes, third, few, third // 3, workers=6))
     if with_set_backs:
         found.append(_part("set-backs", [SetBack], times, company, third))
-    for nth in ("1", "2"):
-        if apart:
-            found.append(_part(f"pooler-and-clocks-{nth}", apart, half, company, half // 3))
+    if apart:
+        name = "pooler-and-clocks"
+        found += [_part(f"{name}-{nth}", apart, half, company, half // 3) for nth in ("1", "2")]
     return found
 
 

@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from workhorse.app import Workhorse
-    from workhorse.store.clock import ManualClock
+    from workhorse.store.base.clock import ManualClock
     from workhorse.testing.kit import Kit
 
 _INI: Final = "workhorse_app"
@@ -55,7 +55,7 @@ def workhorse_clock() -> ManualClock:
     """The clock of `workhorse_kit`: it begins about now, and stands still until it is moved."""
     from datetime import UTC, datetime
 
-    from workhorse.store.clock import ManualClock
+    from workhorse.store.base.clock import ManualClock
 
     return ManualClock(datetime.now(UTC).replace(microsecond=0))
 

@@ -231,7 +231,7 @@ class PostgresLine:
         return {wanted[channel] for channel in new}
 
     def _prove(self) -> None:
-        """Make sure that bells are heard here: a pooler in transaction mode keeps them to itself."""
+        """Make sure that bells are heard here: a pooler in transaction mode keeps them."""
         (pid,) = self._ask("select pg_backend_pid()")
         if int(pid or 0) != self._pg.backend_pid and not self._hears_itself():
             raise StoreUnavailableError(

@@ -1,7 +1,7 @@
 """Durable execution: boundaries and deliveries, tokens, who waits for whom.
 
-Frozen: what `store/base/schema.py` says later is added by later migrations. All of it is additive, yet
-code of version 1 is no longer served: it would end a child without noting it for its parent.
+Frozen: what `store/base/schema.py` says later is added by later migrations. All of it is additive,
+yet code of version 1 is no longer served: it would end a child without noting it for its parent.
 """
 
 import sqlalchemy as sa

@@ -1,7 +1,7 @@
 """Processes that say that they are alive; what measuring reads.
 
-Frozen: what `store/base/schema.py` says later is added by later migrations. All of it is additive, and
-code of version 2 works with it. The two indexes are built while writers wait.
+Frozen: what `store/base/schema.py` says later is added by later migrations. All of it is additive,
+and code of version 2 works with it. The two indexes are built while writers wait.
 """
 
 import sqlalchemy as sa

@@ -1,7 +1,8 @@
 """Enqueue in a caller's own transaction: the run exists when that commits, and is woken then.
 
 What SQLAlchemy says about that transaction is `store.base.callers`' to know; here is what is
-stored, and where the wakeups go. Only enqueue joins a transaction, and nothing in it is tried again.
+stored, and where the wakeups go. Only enqueue joins a transaction, and nothing in it is tried
+again.
 
 Source: docs/design.md, section 4.
 """

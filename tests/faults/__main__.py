@@ -154,6 +154,8 @@ def _tell(kept: Mapping[str, Any], result: Result, seed: int) -> None:
         print(f"overlap: {overlap}")
     for oddity in result.oddities:
         print(f"looked into: {oddity}")
+    for miss in result.misses:
+        print(f"not applied, or not undone at once: {miss}")
     for finding in (*result.verdict.findings, *result.unhealed):
         print(f"NOT KEPT: {finding}")
     if result.verdict.findings:

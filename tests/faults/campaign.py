@@ -52,7 +52,9 @@ class Result:
     under_way: dict[str, Counter[int]]
     """For each fault, how often so many calls of handlers were under way when it struck."""
     unhealed: list[str]
-    """Parts that did not come back by themselves, and faults that could not be applied."""
+    """Parts that did not come back by themselves."""
+    misses: list[str]
+    """Faults that the driver could not apply, or take back at once: nothing of the product's."""
     exits: Counter[int]
     oddities: list[str]
     """Ends of processes by their own backstop: legal, and looked into."""
@@ -165,7 +167,7 @@ class Campaign:
         under_way = Flights(calls, fleet.lives()).by_fault(self._hits)
         return Result(
             seed, time.monotonic() - self._began, verdict, found, self.times, under_way,
-            fleet.unhealed, fleet.exits(), fleet.oddities, rest_s, self._log,
+            fleet.unhealed, fleet.misses, fleet.exits(), fleet.oddities, rest_s, self._log,
         )  # fmt: skip
 
     def _track(self, steps: Sequence[Step]) -> None:
@@ -177,7 +179,8 @@ class Campaign:
                 self._apply(step)
             except Exception:  # noqa: BLE001 - a fault that fails is reported, the others go on
                 text = traceback.format_exc(limit=-3)
-                self._fleet.unhealed.append(f"{step.fault} ({step.seed}): {text}")
+                last = text.strip().rpartition("\n")[2]
+                self._fleet.misses.append(f"{step.fault} ({step.seed}): {last}")
                 self._note(f"{step.fault}: {text}")
 
     def _apply(self, step: Step) -> None:

@@ -160,6 +160,7 @@ class Fleet:
         self.lease_s = lease_s
         self.incidents: list[Incident] = []
         self.unhealed: list[str] = []
+        self.misses: list[str] = []
         self.oddities: list[str] = []
         """How processes ended that were cut off by their own backstop, with their last words."""
         self._struck = threading.local()

@@ -55,6 +55,7 @@ def figures(result: Result, *, server: str) -> dict[str, Any]:
         # What they said last is told where the campaign runs: it is full of places of that machine.
         "unhealed": [_first(text) for text in result.unhealed],
         "oddities": [_first(text) for text in result.oddities],
+        "misses": [_first(text) for text in result.misses],
     }
 
 
@@ -110,7 +111,7 @@ def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     whole["under_way"] = {
         name: _added([part["under_way"].get(name, {}) for part in parts]) for name in sorted(names)
     }
-    for name in ("findings", "unhealed", "oddities"):
+    for name in ("findings", "unhealed", "oddities", "misses"):
         whole[name] = [f"{part['name']}: {text}" for part in parts for text in part[name]]
     whole["unhealed"] += [
         f"{part['name']}: it never came to rest" for part in parts if part["rest_s"] is None
@@ -152,6 +153,11 @@ def render(kept: dict[str, Any]) -> str:
         f"| all at rest after the last fault | {kept['rest_s']} s |",
         f"| effects after a successor's start | {_list(kept['overlapping_effects'])} |",
         f"| what set-backs took | {_list(kept['set_backs_took'])} |",
+        *(
+            [f"| faults that the driver itself could not apply, or undo at once | {len(misses)} |"]
+            if (misses := kept.get("misses", []))
+            else []
+        ),
         f"| **promises that were not kept** | **{len(found)}** |",
         "",
         "| fault | times | calls under way when it struck: median, most | struck with none |",

@@ -84,6 +84,7 @@ def test_a_fleet_that_is_broken_in_every_way_keeps_all_promises() -> None:
     kept = report.figures(result, server="")
     assert kept["findings"] == []
     assert kept["unhealed"] == []
+    assert kept["misses"] == []
     assert result.rest_s is not None, "it never came to rest"
     assert set(result.times.values()) == {1}
     assert (

@@ -29,7 +29,7 @@ def part(name: str, **changed: Any) -> dict[str, Any]:
         "states": {"succeeded": 5}, "spent_attempts": {}, "process_ends": {"0": 3},
         "faults": {"SIGKILL": 2}, "under_way": {"SIGKILL": {"0": 1, "3": 1}},
         "overlapping_effects": {}, "set_backs_took": {}, "rest_s": 1.0, "findings": [],
-        "unhealed": [], "oddities": [],
+        "unhealed": [], "oddities": [], "misses": [],
     }  # fmt: skip
     return figures | changed
 

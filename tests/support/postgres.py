@@ -121,7 +121,11 @@ class PostgresServer:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(20)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:  # seen under a flood of connections
+                self.kill()
+                return
         self._ended()
 
     def kill(self) -> None:

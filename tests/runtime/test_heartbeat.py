@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tests.support.eventually import eventually
 from workhorse.domain.outcomes import Retry
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Failure, Reason, RunState
+from workhorse.errors import LeaseLostError
 from workhorse.handlers.context import AsyncContext, Context
 from workhorse.handlers.signals import StopReason
 from workhorse.store.base.database import ManualClock
@@ -337,6 +339,39 @@ def test_a_lapsed_lease_is_told_and_its_value_still_offered(
     assert told == [StopReason.LEASE_LOST]
     assert rig.view(run_id).result == '"by itself"'
     assert rig.count(Metric.LEASES_LAPSED) >= 1
+
+
+def test_who_swallows_a_lapsed_lease_at_a_boundary_is_taken_for_lost(
+    rig: Rig, heartbeat: FaultyStore, kind: str
+) -> None:
+    """What it comes to is made without that boundary, and the attempt is spent as by recovery."""
+    gate = Gate()
+
+    def plain(ctx: Context) -> str:
+        gate.reached.set()
+        ctx.cancelled.wait(20)
+        with contextlib.suppress(LeaseLostError):
+            return ctx.checkpoint("charge", lambda: "charged")
+        return "went on"
+
+    async def waits(ctx: AsyncContext) -> str:
+        gate.reached.set()
+        await ctx.cancelled.wait(20)
+        with contextlib.suppress(LeaseLostError):
+            await ctx.sleep("a rest", timedelta(hours=1))
+        return "went on"
+
+    rig.task("t")(plain if kind == "plain" else waits)
+    run_id = rig.enqueue("t", retry=RetryPolicy(first=timedelta(hours=1)))
+    heartbeat.faults["renew"] = Away()
+    worker = rig.worker(lease_ms=500, heartbeat_store=heartbeat)
+    worker.start()
+    gate.wait()
+
+    eventually(lambda: rig.state(run_id) is not RunState.RUNNING)
+
+    view = rig.view(run_id)
+    assert (view.state, view.attempt, view.result) == (RunState.SCHEDULED, 2, None)
 
 
 def test_a_lapsed_lease_that_was_taken_stores_nothing(

@@ -150,7 +150,7 @@ class ActivationCore:
 
     @property
     def cut_short(self) -> bool:
-        """Whether a boundary was not begun because the worker ends."""
+        """Whether a boundary was refused because the worker ends, or the lease is gone."""
         return self._replay is not None and self._replay.gate.cut_short
 
     def forget_waits(self) -> None:

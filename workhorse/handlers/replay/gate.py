@@ -11,6 +11,9 @@ from workhorse.errors import ConfigurationError
 from workhorse.handlers.recording import Recorder
 from workhorse.handlers.signals import StopReason, StopSwitch
 
+CUTS: Final = frozenset({StopReason.SHUTDOWN, StopReason.LEASE_LOST})
+"""What ends an activation and not its run: another activation does what this one was refused."""
+
 
 class Gate:
     """Lets calls pass while the activation has its lease and is not told to stop.
@@ -38,8 +41,8 @@ class Gate:
         self._cancelled: Final = cancelled
         self._closed: BaseException | None = None
         self.cut_short = False
-        """Whether something was not begun because the worker ends: what the handler comes to is
-        then made without it, whatever it makes of the error."""
+        """Whether something was refused because the worker ends, or the lease is gone: what the
+        handler comes to is then made without it, whatever it makes of the error."""
 
     @property
     def writer(self) -> Recorder:
@@ -58,6 +61,7 @@ class Gate:
     def check_lease(self) -> None:
         """Raise `LeaseLostError` where the lease is gone: not even what is stored counts then."""
         if self._cancelled.reason is StopReason.LEASE_LOST:
+            self.cut_short = True
             self._cancelled.raise_if_set()
 
     def check_running(self) -> None:
@@ -80,7 +84,7 @@ class Gate:
         _ = self.writer
 
     def check_told(self) -> None:
-        """Raise where the handler is told to stop, and note it where its worker ends.
+        """Raise where the handler is told to stop, and note it where that is not for its run's end.
 
         Raises:
             LeaseLostError: The lease is gone.
@@ -88,7 +92,7 @@ class Gate:
         """
         told = self._cancelled or self._stopping
         if told:
-            if told.reason is StopReason.SHUTDOWN:
+            if told.reason in CUTS:
                 self.cut_short = True
             told.raise_if_set()
 

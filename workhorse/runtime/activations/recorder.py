@@ -212,6 +212,9 @@ class ActivationRecorder:
             pending, self._pending = self._pending, set()
         if self._progress is not None:
             self._progress.drop()
+        activation = self._activation()
+        if pending and activation is not None:
+            activation.core.replay.gate.cut_short = True
         for each in pending:
             each.fail(refusal)
         return refusal

@@ -17,6 +17,7 @@ from workhorse.domain.runs import Failure, Reason
 from workhorse.domain.transitions import LEASE_EXPIRED
 from workhorse.errors import BoundaryNotAwaitedError
 from workhorse.handlers.failures import ENDS, STOPS, describe, reason_for, tells_of
+from workhorse.handlers.replay.gate import CUTS
 from workhorse.handlers.signals import StopReason
 from workhorse.runtime.activations.activation import Activation
 from workhorse.store.lifecycle.sweeping import DEADLINE_PASSED
@@ -34,8 +35,10 @@ def of_value(activation: Activation, value: object) -> Outcome:
         if decided is not None:
             activation.swallowed = isinstance(decided, SuspendedAt)
             return decided
-    if activation.core.cut_short and only_ends(activation):
-        return HandedBack()  # it was told so at a boundary, and went on without that
+    if activation.core.cut_short:
+        cut = of_cut(activation)
+        if cut is not None:
+            return cut
     unawaited = forgotten(activation)
     if unawaited is not None:
         return Failed(describe(unawaited), reason_for(activation.task, unawaited))
@@ -134,13 +137,18 @@ def forgotten(activation: Activation) -> BoundaryNotAwaitedError | None:
     return activation.core.forgotten([task.get_coro() for task in activation.children or ()])
 
 
-def only_ends(activation: Activation) -> bool:
-    """Say that a handler was told to stop for no other reason than that its worker ends."""
-    return activation.core.cancelled.reason in (None, StopReason.SHUTDOWN)
+def of_cut(activation: Activation) -> Outcome | None:
+    """Return what a handler that went on without a boundary it was refused comes to.
+
+    None where it was refused since its run ends: what it returns is then kept with the outcome.
+    """
+    stop = activation.core.cancelled.reason or activation.core.stopping.reason
+    return of_stop(stop) if stop in CUTS else None
 
 
 def _ended_by(activation: Activation, stop: StopReason) -> bool:
     # Once its tasks were cancelled for a shutdown, or a boundary was refused, whatever a handler
     # raises comes of that.
-    told = activation.uprooted or activation.core.cut_short
-    return told and stop is StopReason.SHUTDOWN
+    if activation.core.cut_short:
+        return stop in CUTS
+    return activation.uprooted and stop is StopReason.SHUTDOWN

@@ -152,9 +152,9 @@ class Call:
             activation.swallowed = isinstance(decided, SuspendedAt) and not ended.passed_on
             return decided
         if ended.failure is None:
-            if ended.stopped and verdicts.only_ends(activation):
-                return HandedBack()
-            return Succeeded(ended.result or "null")
+            refused = ended.stopped or activation.core.cut_short
+            cut = verdicts.of_cut(activation) if refused else None
+            return cut or Succeeded(ended.result or "null")
         stop = activation.core.cancelled.reason or activation.core.stopping.reason
         if stop is not None and ended.stopped:
             return verdicts.of_stop(stop)

@@ -134,10 +134,12 @@ def _run_parts(known: Sequence[Part], seed: int, given: argparse.Namespace) -> i
         return 0
     logs = Path(tempfile.mkdtemp(prefix="wh-faults-full-"))
     run_all(known, seed, report.PARTS, logs, at_once=given.at_once, anew=given.anew)
-    done = [path for part in known if (path := report_of(report.PARTS, part)).exists()]
-    if len(done) < len(known):
-        print(f"{len(known) - len(done)} parts have no report; `--full` does them alone")
+    left = [part.name for part in known if not report_of(report.PARTS, part).exists()]
+    if left:
+        print(f"without a report: {', '.join(left)}; `--full` does these alone")
         return 1
+    # Also those of parts that were done besides.
+    done = sorted(report.PARTS.glob("*.json"))
     kept = report.merged([json.loads(path.read_text()) for path in done])
     report.write(kept, report.FULL)
     report.render_page()

@@ -6,7 +6,10 @@ SQS does not pay for the import.
 
 from __future__ import annotations
 
+import re
 from typing import Final
+
+from workhorse.domain.showing import shown
 
 _GONE: Final = ("NonExistentQueue", "QueueDoesNotExist")
 _DENIED: Final = (
@@ -37,6 +40,8 @@ _OF_READING: Final = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError
 )  # fmt: skip
 """Python's own; the SDK's errors that derive from them are something else."""
+
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class LaneClosedError(Exception):
@@ -102,7 +107,9 @@ def describe(error: BaseException) -> str:
         operation = getattr(error, "operation_name", None) or "a call"
         metadata = getattr(error, "response", {}).get("ResponseMetadata", {})
         status = metadata.get("HTTPStatusCode")
-        return f"SQS answered {operation} with {code}" + (f" (HTTP {status})" if status else "")
+        # Whoever answers may not be SQS: a code that is none is shown as the text that it is.
+        plain = code if _CODE.fullmatch(code) else shown(code)
+        return f"SQS answered {operation} with {plain}" + (f" (HTTP {status})" if status else "")
     if isinstance(error, LaneClosedError):
         return "the lane is closed"
     if type(error) in _OF_READING:

@@ -266,6 +266,17 @@ def test_a_description_holds_no_message_of_the_service() -> None:
     assert describe(ValueError("SECRET")) == "SQS was not reached (ValueError)"
 
 
+def test_a_code_that_is_none_is_shown_as_text() -> None:
+    answer: Any = {"Error": {"Code": "\x1b[2J\nforged line \U000c3aa0" + "x" * 500}}
+
+    said = describe(ClientError(answer, "ReceiveMessage"))
+
+    assert said.isprintable()
+    assert said.isascii()
+    assert said.startswith(r"SQS answered ReceiveMessage with '\x1b[2J\nforged line ")
+    assert len(said) < 150
+
+
 # -- cost ----------------------------------------------------------------------------------------
 
 

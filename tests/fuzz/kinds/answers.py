@@ -295,7 +295,9 @@ def _secrets(source: Source) -> Any:
         def known(s: Source) -> Any:
             return s.fields(username=or_json(user), password=or_json(just(SECRET)))
 
-        return json.dumps(s.one(known, known, json_values), default=str)
+        return json.dumps(
+            s.one(known, known, json_values), default=lambda other: type(other).__name__
+        )
 
     return source.one(
         lambda s: {"SecretString": text(s)},

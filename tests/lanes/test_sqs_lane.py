@@ -263,7 +263,7 @@ def test_a_description_holds_no_message_of_the_service() -> None:
     }
     said = describe(ClientError(answer, "SendMessageBatch"))
     assert said == "SQS answered SendMessageBatch with SignatureDoesNotMatch (HTTP 403)"
-    assert describe(ValueError("SECRET")) == "SQS was not reached (ValueError)"
+    assert describe(ValueError("SECRET")) == "the answer of SQS cannot be read (ValueError)"
 
 
 def test_a_code_that_is_none_is_shown_as_text() -> None:

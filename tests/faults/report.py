@@ -175,7 +175,7 @@ def render(kept: dict[str, Any]) -> str:
 def _length(kept: dict[str, Any]) -> str:
     if "parts" not in kept:
         return f"{kept['minutes']} minutes"
-    return f"{kept['parts']} campaigns of {kept['minutes']} minutes together, two at a time"
+    return f"{kept['parts']} campaigns of {kept['minutes']} minutes together, several at a time"
 
 
 def _spread(counts: dict[str, int]) -> str:

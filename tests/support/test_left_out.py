@@ -29,7 +29,7 @@ from tests.support.left_out import skip_where_not_meant
 
 @pytest.mark.parametrize("number", range(3))
 def test_needs(number):
-    pytest.skip("the program pgbouncer is missing; `make pooler` installs it")
+    pytest.skip("the program pgbouncer is missing; tools.fault_tools installs it")
 
 @pytest.mark.skipif(True, reason="needs Node.js")
 def test_marked():
@@ -73,7 +73,7 @@ def said(suite: pytest.Pytester, *arguments: str) -> list[str]:
 
 SKIPPED = [
     "1 test: needs Node.js",
-    "3 tests: the program pgbouncer is missing; `make pooler` installs it",
+    "3 tests: the program pgbouncer is missing; tools.fault_tools installs it",
     "1 module: could not import 'no_such_module': No module named 'no_such_module'",
 ]
 

@@ -107,7 +107,9 @@ class Credentials:
 def _said(error: Exception) -> str:
     """Return what went wrong in one line; no reader puts the secret into its errors."""
     try:
-        first = next(iter(str(error).splitlines()), "")[:300]
+        # The text of an error around other objects is theirs to make, and may take for ever.
+        told = all(isinstance(each, str | int | float) for each in error.args)
+        first = next(iter(str(error).splitlines()), "")[:300] if told else ""
     except Exception:  # noqa: BLE001 - an error of anybody's, which may not be shown
         first = ""
     plain = "".join(char if char.isprintable() else "?" for char in first)

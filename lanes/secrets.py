@@ -39,7 +39,10 @@ class AwsSecrets:
         # around it, could not be used after a fork.
         client = self._client(name)
         try:
-            return str(client.get_secret_value(SecretId=name)["SecretString"])
+            text = client.get_secret_value(SecretId=name)["SecretString"]
+            if not isinstance(text, str):
+                raise TypeError("the secret's value is no text")
+            return text
         finally:
             client.close()
 

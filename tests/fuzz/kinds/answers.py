@@ -293,10 +293,10 @@ def _secrets(source: Source) -> Any:
 
     def text(s: Source) -> str:
         def known(s: Source) -> Any:
-            return s.fields(username=or_json(user), password=or_json(just(SECRET)))
+            return s.fields(username=user, password=or_evil(just(SECRET)))
 
         # No whole values: those that hold themselves many times over are never through.
-        drawn = s.one(known, known, leaves)
+        drawn = s.one(known, known, texts)
         try:
             return json.dumps(drawn, default=lambda other: type(other).__name__)
         except (TypeError, ValueError, RecursionError):

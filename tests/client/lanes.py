@@ -37,6 +37,8 @@ class RecordingLane:
     report: Callable[[int], SendReport] = lambda count: SendReport(sent=count)
     gate: threading.Event | None = None
     """Where it is set, a send waits for it."""
+    at_gate: int = 0
+    """How many sends have come to the gate."""
     problems: dict[str, list[Finding]] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
@@ -49,6 +51,7 @@ class RecordingLane:
 
     def send(self, outgoing: Sequence[Outgoing]) -> SendReport:
         if self.gate is not None:
+            self.at_gate += 1
             assert self.gate.wait(10)
         return self._take(outgoing, "send")
 

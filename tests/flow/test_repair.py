@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lanes import wire
+from lanes.sqs.clients import Timing
 from tests.support.eventually import eventually
 from tests.support.sqs import REGION, SqsEndpoint, SqsQueue
 from workhorse.app import Workhorse
@@ -28,6 +29,8 @@ from workhorse.store.operators import operating
 from workhorse.telemetry import Metric
 
 FAR_MS = 86_400_000
+PATIENT = Timing(connect_s=60.0, read_s=60.0, send_s=60.0, look_s=60.0)
+"""A busy machine is no broker that is away."""
 
 
 @dataclass
@@ -68,7 +71,10 @@ class Yard:
 
 
 @pytest.fixture
-def yard(database_url: str, endpoint: SqsEndpoint) -> Iterator[Yard]:
+def yard(
+    database_url: str, endpoint: SqsEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Yard]:
+    monkeypatch.setattr("lanes.sqs.lane.Timing", lambda: PATIENT)
     prefix = f"r{uuid.uuid4().hex[:8]}-"
     queue = endpoint.create_queue(f"{prefix}q", dead_letters_after=1)
     app = Workhorse(
@@ -85,8 +91,6 @@ def yard(database_url: str, endpoint: SqsEndpoint) -> Iterator[Yard]:
     def work(ctx: Context, number: int) -> int:
         return number
 
-    lane: Any = app.lane
-    lane._timing = replace(lane._timing, look_s=60.0)  # a busy machine is no broker that is away
     with app:
         yield Yard(app, work, queue, endpoint.queue(f"dead-{queue.name}"))
 

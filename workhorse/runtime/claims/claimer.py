@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workhorse.domain.hints import Hint, Reach
@@ -22,6 +23,7 @@ from workhorse.runtime.base.calls import StoreCalls
 from workhorse.runtime.base.pace import Pace
 from workhorse.runtime.claims.hooks import Hooks
 from workhorse.runtime.claims.slots import Slots
+from workhorse.runtime.claims.starting import Starter
 from workhorse.runtime.execution.engine import Engine
 from workhorse.store.lifecycle.claiming import Claim, claim, claimed_under, turn_was_taken
 from workhorse.store.lifecycle.sighting import sight
@@ -45,6 +47,7 @@ class Claimer:
     """Takes runs of one queue and has them executed; for one thread.
 
     Args:
+        starter: Shared by the claimers of a worker: starts what large claims bring.
         gate: Shared by the claimers of a worker: how many of them use the store at once.
         ended: Set when nothing is to be started any more: what a claim brings is handed back.
         tasks: Returns the tasks that are claimed; by default all that are registered.
@@ -57,6 +60,7 @@ class Claimer:
         calls: StoreCalls,
         engine: Engine,
         slots: Slots,
+        starter: Starter,
         hooks: Hooks,
         registry: TaskRegistry,
         reach: Reach,
@@ -71,6 +75,7 @@ class Claimer:
         self._calls = calls
         self._engine = engine
         self._slots = slots
+        self._starter = starter
         self._hooks = hooks
         self._tasks = registry.names if tasks is None else tasks
         self._reach = reach
@@ -98,6 +103,8 @@ class Claimer:
     ) -> Claim:
         """Claim up to `reserved` runs and start them; slots that are not used are given back.
 
+        Many are started by another thread, soon after this has returned.
+
         Args:
             ids: Runs that wakeups named.
             reserved: Slots that the caller has reserved.
@@ -119,7 +126,8 @@ class Claimer:
             raise
         if scan:
             self._counters.add(Metric.SCAN_PAGES)
-        self._start(answer.runs, self._sent_ms, reserved)
+        start = partial(self._start, answer.runs, self._sent_ms, reserved)
+        self._starter.start(start, len(answer.runs))
         return answer
 
     def look_up(self) -> None:

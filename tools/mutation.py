@@ -19,6 +19,10 @@ of code it came through and how long it took (`--learned FILE` keeps that). A mu
 to those tests alone that come through the place that it changes: the one that found the last mutant
 of its function first, then the quickest, up to `--enough` seconds. The report is a table in
 Markdown; see docs/mutation-report.md.
+
+A mutant may leave something behind in the process, and then tests fail whatever they are shown. So
+what tests share is made before the first mutant, a test that has found a mutant has to pass without
+it, and where it does not, or threads are left, a new process goes on behind what is in `--out`.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +67,8 @@ LENGTHY: Final = (
 """Those of them that take too long for each mutant; asked where `--tests` names them."""
 SLOWER: Final = 60
 """A test has found a mutant if it takes so many times as long with it, and a minute."""
+THREADS: Final = 40
+"""So many threads that tests have left make a process that nothing is said by any more."""
 
 _COMPARED: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {
     ast.Eq: (ast.NotEq,),
@@ -387,6 +394,7 @@ class Mutating:
         self._built: dict[str, list[str]] = {}
         self._statements: list[Any] = []
         self._last: dict[str, list[str]] = {}
+        self.spoilt = False
         # Behind the back of pytest, which keeps what tests print.
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
 
@@ -401,7 +409,8 @@ class Mutating:
             self._took, self._through, self._built = (known[name] for name in _KEPT)
         else:
             self._learn(list(items.values()))
-        for mutant in self._mutants:
+        self._make_what_is_shared(items)
+        for n, mutant in enumerate(self._mutants):
             if time.monotonic() > self._bounds.ends:
                 mutant.found_by = "not tried"
                 continue
@@ -410,17 +419,30 @@ class Mutating:
             except _ElsewhereError:
                 mutant.found_by = "not tried"
                 continue
-            right = function.__code__
-            function.__code__ = mutant.code
-            self._forget(mutant)
-            try:
-                mutant.found_by = self._run(mutant, items)
-            finally:
-                function.__code__ = right
-                self._forget(mutant)
+            mutant.found_by = self._run(mutant, function, items)
+            if self.spoilt and n > 0:  # by this one or by those before: it is the first one again
+                mutant.found_by = "not tried"
+                return True
             print(f"{'found' if mutant.found_by else 'LIVES'} {mutant}", file=self._out)
             self._heard(mutant)
+            if self.spoilt or threading.active_count() > THREADS:
+                self.spoilt = True
+                return True
         return True
+
+    def _make_what_is_shared(self, items: dict[str, pytest.Item]) -> None:
+        """Run a test on each database without a mutant: templates are made once a process."""
+        for database in self._databases:
+            names = [name for name in self._took if name in items]
+            urls = ("database_url", f"{database}_url")
+            names = [
+                name
+                for name in names
+                if any(url in getattr(items[name], "fixturenames", ()) for url in urls)
+                and _database_of(items[name]) == database
+            ]
+            if names and self._fails(items[min(names, key=self._took.__getitem__)], 600):
+                raise RuntimeError(f"without a mutant a test on {database} fails")
 
     def _learn(self, items: Sequence[pytest.Item]) -> None:
         touched = self._touched
@@ -481,9 +503,8 @@ class Mutating:
             for key in [key for key in store._prepared if _name_of(key[0]) in names]:
                 store._prepared.pop(key, None)
 
-    def _run(self, mutant: Mutant, items: dict[str, pytest.Item]) -> str:
-        function = f"{mutant.module}.{mutant.function}"
-        last = self._last.setdefault(function, [])
+    def _run(self, mutant: Mutant, function: FunctionType, items: dict[str, pytest.Item]) -> str:
+        last = self._last.setdefault(f"{mutant.module}.{mutant.function}", [])
         names = [name for name in self._through.get(mutant.block, ()) if name in items]
         names = [name for name in names if self._took[name] <= self._bounds.longest]
         names.sort(key=lambda name: (-last.index(name) if name in last else 1, self._took[name]))
@@ -492,11 +513,27 @@ class Mutating:
             if time.process_time() > ends:
                 break
             mutant.asked += 1
-            if self._fails(items[name], max(60, SLOWER * self._took[name])):
-                if name in last:
-                    last.remove(name)
-                last.append(name)
-                return name
+            within_s = max(60, SLOWER * self._took[name])
+            right = function.__code__
+            function.__code__ = mutant.code
+            self._forget(mutant)
+            try:
+                failed = self._fails(items[name], within_s)
+            finally:
+                function.__code__ = right
+                self._forget(mutant)
+            if not failed:
+                continue
+            # What fails without the mutant too has said nothing: the machine was busy, or the
+            # process is not what it was.
+            if self._fails(items[name], within_s):
+                self.spoilt = self._fails(items[name], within_s)
+                if not self.spoilt:
+                    continue
+            if name in last:
+                last.remove(name)
+            last.append(name)
+            return name
         return ""
 
     def _fails(self, item: Any, within_s: float) -> bool:
@@ -610,7 +647,7 @@ def main() -> int:
     parser.add_argument("--tests", nargs="*", help="files of tests/ in place of the usual")
     parser.add_argument("--learned", type=Path, default=Path("learned.json"))
     parser.add_argument("--again", type=Path, help="those alone that live by the file of --out")
-    parser.add_argument("--out", type=Path, help="a line of JSON for each mutant, as they come")
+    parser.add_argument("--out", type=Path, help="a line of JSON for each mutant; it goes on there")
     given = parser.parse_args()
     mutants = list(_chosen(given.names))
     if given.again:
@@ -624,6 +661,10 @@ def main() -> int:
     functions = list(dict.fromkeys((mutant.module, mutant.function) for mutant in mutants))
     mine = set(functions[nth - 1 :: of])
     mutants = [mutant for mutant in mutants if (mutant.module, mutant.function) in mine]
+    if given.out and given.out.exists():
+        lines = map(json.loads, given.out.read_text(encoding="utf-8").splitlines())
+        heard_of = {each["mutant"] for each in lines}
+        mutants = [mutant for mutant in mutants if mutant.key not in heard_of]
     if given.list:
         print(*mutants, f"{len(mutants)} mutants", sep="\n")
         return 0
@@ -644,6 +685,10 @@ def main() -> int:
     answer = pytest.main([*options, *(f"tests/{name}" for name in asked)], plugins=[mutating])
     if answer not in (0, 5):
         return int(answer)
+    if mutating.spoilt and given.out:
+        print("a new process goes on", flush=True)
+        again = [sys.executable, "-m", "tools.mutation", *sys.argv[1:]]
+        os.execv(sys.executable, again)  # noqa: S606 - it is this program
     print("", *report(mutants), sep="\n")
     return 0
 

@@ -113,7 +113,7 @@ class Mutant:
     line: int
     was: str
     becomes: str
-    code: CodeType = field(repr=False)
+    code: Callable[[], CodeType] = field(repr=False)
     block: str = ""
     nth: int = 0
     found_by: str = ""
@@ -142,19 +142,25 @@ def mutants_of(module: ModuleType, functions: Sequence[str] = ()) -> Iterator[Mu
         blocks = dict(_blocks(node, 0))
         for place in list(_places(node)):
             for change, less in _changes(place):
-                was = ast.unparse(place)
-                with_it = copy.deepcopy(tree)
-                target = _same(with_it, tree, place)
-                new = change(target)
-                _replace(with_it, target, new)
-                ast.fix_missing_locations(with_it)
-                code = _code_of(compile(with_it, path, "exec"), name)
-                becomes = f"without {less}" if less else ast.unparse(new)
+                was, becomes = ast.unparse(place), f"without {less}"
+                if not less:
+                    becomes = ast.unparse(ast.fix_missing_locations(change(place)))
+                code = partial(_code_with, tree, path, name, place, change)
                 mutant = Mutant(short, name, place.lineno, _short(was), _short(becomes), code)
                 mutant.block = f"{short}.{name}:{blocks[place]}"
                 mutant.nth = made[mutant.key]
                 made[mutant.key] += 1
                 yield mutant
+
+
+def _code_with(
+    tree: ast.Module, path: str, name: str, place: ast.AST, change: Callable[[Any], Any]
+) -> CodeType:
+    with_it = copy.deepcopy(tree)
+    target = _same(with_it, tree, place)
+    _replace(with_it, target, change(target))
+    ast.fix_missing_locations(with_it)
+    return _code_of(compile(with_it, path, "exec"), name)
 
 
 def _blocks(node: ast.AST, line: int) -> Iterator[tuple[ast.AST, int]]:
@@ -508,14 +514,14 @@ class Mutating:
         names = [name for name in self._through.get(mutant.block, ()) if name in items]
         names = [name for name in names if self._took[name] <= self._bounds.longest]
         names.sort(key=lambda name: (-last.index(name) if name in last else 1, self._took[name]))
+        right, code = function.__code__, mutant.code() if names else function.__code__
         ends = time.process_time() + self._bounds.enough
         for name in names:
             if time.process_time() > ends:
                 break
             mutant.asked += 1
             within_s = max(60, SLOWER * self._took[name])
-            right = function.__code__
-            function.__code__ = mutant.code
+            function.__code__ = code
             self._forget(mutant)
             try:
                 failed = self._fails(items[name], within_s)

@@ -20,6 +20,7 @@ from tests.store.acting import (
     lease_of,
     names_passed,
     put,
+    put_many,
     reach,
     recovered,
     rows,
@@ -33,7 +34,7 @@ from tests.store.rivals import Rival
 from tests.support.left_out import skip_where_not_meant
 from workhorse.domain.boundaries import LOADED_BYTES, BoundaryKind, NewBoundary
 from workhorse.domain.ids import RunId
-from workhorse.domain.recording import NewProgress, ReadValue, Record, Recorded
+from workhorse.domain.recording import NewProgress, NewToken, ReadValue, Record, Recorded
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import ClaimedRun
 from workhorse.store.base.database import ManualClock, Store
@@ -139,6 +140,42 @@ def test_a_stale_lease_in_a_batch_harms_nobody_else(store: Store, clock: ManualC
 
     assert [answer.result for answer in answers] == [LOST, STORED, STORED]
     assert names_passed(store, stale.id) == ["current"]
+
+
+def test_a_lease_of_the_same_claim_is_another_runs(store: Store) -> None:
+    """Runs that one claim has taken share its token; each is held by its own row."""
+    stale, other = take(store, *put_many(store, 2)).runs
+    end(store, stale, HAND_BACK)
+    records = [Record(lease=lease_of(run), boundary=a_checkpoint()) for run in (stale, other)]
+
+    answers = store.run(record, records, reach=reach).answers
+
+    assert [answer.result for answer in answers] == [LOST, STORED]
+    assert (names_passed(store, stale.id), names_passed(store, other.id)) == ([], ["stage"])
+
+
+def test_each_boundary_bears_the_fence_of_its_own_run(store: Store) -> None:
+    again = a_claimed(store)
+    end(store, again, HAND_BACK)
+    runs = take(store, again.id, put(store)).runs
+    records = [Record(lease=lease_of(run), boundary=a_checkpoint()) for run in runs]
+
+    store.run(record, records, reach=reach)
+
+    found = rows(store, "select run_id, fence from {s}boundaries")
+    assert {str(row.run_id): row.fence for row in found} == {
+        run.id: 2 if run.id == again.id else 1 for run in runs
+    }
+
+
+def test_a_token_is_made_with_its_boundary(store: Store) -> None:
+    claimed = a_claimed(store)
+    new = NewBoundary(name="hook", kind=BoundaryKind.REFERENCE, seq=1, value='"wht_1"')
+    token = NewToken(ref="wht_1", timeout_ms=1_000)
+
+    store.run(record, [Record(lease=lease_of(claimed), boundary=new, token=token)], reach=reach)
+
+    assert rows(store, "select ref, state from {s}tokens") == [("wht_1", "open")]
 
 
 def test_a_finished_run_records_nothing(store: Store) -> None:

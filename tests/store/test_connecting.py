@@ -152,7 +152,10 @@ def _level(tx: Tx) -> str:
     return tx.conn.exec_driver_sql("show transaction_isolation").scalar_one()  # type: ignore[no-any-return]
 
 
-def test_what_writes_by_one_statement_is_a_transaction_by_itself(postgresql_store: Store) -> None:
+@pytest.mark.parametrize("how", ["run", "run_once"])
+def test_what_writes_by_one_statement_is_a_transaction_by_itself(
+    postgresql_store: Store, how: str
+) -> None:
     """What fails behind it takes nothing back; anything else is one transaction."""
 
     def writes(tx: Tx) -> None:
@@ -160,20 +163,24 @@ def test_what_writes_by_one_statement_is_a_transaction_by_itself(postgresql_stor
         raise LookupError
 
     with pytest.raises(LookupError):
-        postgresql_store.run(writes)
+        getattr(postgresql_store, how)(writes)
     assert rows(postgresql_store, "select to_regclass('kept') is null") == [(True,)]
 
     with pytest.raises(LookupError):
-        postgresql_store.run(writes_once(writes))
+        getattr(postgresql_store, how)(writes_once(writes))
     assert rows(postgresql_store, "select to_regclass('kept') is null") == [(False,)]
 
 
-def test_what_a_connection_is_told_on_sqlite(sqlite_store: Store) -> None:
+def test_what_a_connection_is_told_on_sqlite(empty_sqlite_url: str) -> None:
+    """Also in a file that nobody has told anything yet."""
+
     def look(tx: Tx) -> list[object]:
         names = ("journal_mode", "synchronous", "busy_timeout")
         return [tx.conn.exec_driver_sql(f"pragma {name}").scalar_one() for name in names]
 
-    assert sqlite_store.run(look) == ["wal", 2, 10_000]
+    store = Store.open(empty_sqlite_url)
+    assert store.run(look) == ["wal", 2, 10_000]
+    store.close()
 
 
 # -- a pooler in transaction mode ----------------------------------------------------------------

@@ -231,6 +231,7 @@ def test_a_child_of_a_fork_does_not_wait_for_a_lock_of_its_parent(guarded: Guard
     [
         ("postgresql://me@db/app", "holds a user or password"),
         ("postgresql://me:hunter2@db/app", "holds a user or password"),
+        ("postgresql://:hunter2@db/app", "holds a user or password"),
         ("sqlite:///a.sqlite3", "is for PostgreSQL"),
     ],
 )

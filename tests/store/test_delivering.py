@@ -43,6 +43,7 @@ from workhorse.errors import (
     RunNotFoundError,
 )
 from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.durable.delivering import was_delivered
 from workhorse.store.lifecycle.settling import Entry, settle
 from workhorse.store.lifecycle.sweeping import promote
 from workhorse.store.live.ending import Ending, end_runs
@@ -159,6 +160,21 @@ def test_a_second_delivery_changes_nothing(
     assert live_row(store, run_id).inbox == 1
 
 
+def test_a_second_delivery_meets_what_came_under_its_own_name(store: Store) -> None:
+    """By run, kind and name; one key may stand with all of them."""
+    run_id, other = put(store), put(store)
+    names = [
+        (run_id, SIGNAL, "a"),
+        (run_id, HUMAN, "a"),
+        (run_id, SIGNAL, "b"),
+        (other, SIGNAL, "a"),
+    ]
+
+    for result in (KEPT, DUPLICATE):
+        for n, (to, kind, name) in enumerate(names):
+            assert send(store, to, f"{n}", kind=kind, name=name, key="k") == (result, [])
+
+
 def test_the_same_key_with_another_value_is_a_conflict(store: Store) -> None:
     run_id = a_waiting(store)
     send(store, run_id, '"first"', key="k")
@@ -209,9 +225,27 @@ def test_a_finished_run_takes_nothing(store: Store) -> None:
 
 def test_a_run_that_is_not_there_is_named(store: Store) -> None:
     run_id = new_run_id()
+    put(store)
+    end(store, a_claimed(store), SUCCEED)
 
     with pytest.raises(RunNotFoundError, match=run_id):
         send(store, run_id)
+
+
+def test_what_a_run_has_ended_by_is_known_by_its_key_and_value(store: Store) -> None:
+    claimed = a_claimed(store)
+    send(store, claimed.id, '{"a":1,"b":2}', key="k")
+    send(store, claimed.id, '"x"', name="other", key="k")
+    end(store, claimed, SUCCEED)
+
+    def known(value: str, *, key: str = "k", name: str = "word") -> bool:
+        return store.run(was_delivered, claimed.id, SIGNAL, name, value, key=key)
+
+    assert known('{"a":1,"b":2}')
+    assert known('{"b":2,"a":1}')
+    assert not known('"x"')
+    assert not known('{"a":1,"b":2}', key="another")
+    assert not known('{"a":1,"b":2}', name="never sent")
 
 
 # -- time-outs -----------------------------------------------------------------------------------
@@ -240,6 +274,17 @@ def test_a_value_after_the_instant_but_before_the_record_is_in_time(
     assert send(store, run_id)[0] is DELIVERED
     assert promoted(store).count == 0
     assert delivered(store, run_id) == [("word", "value", '"go"')]
+
+
+def test_what_was_sent_of_another_kind_keeps_no_wait_from_its_time_out(
+    store: Store, clock: ManualClock
+) -> None:
+    run_id = a_waiting(store, kind=HUMAN, timeout_ms=1_000)
+    assert send(store, run_id, kind=SIGNAL)[0] is KEPT
+    clock.advance(1_000)
+
+    assert promoted(store).count == 1
+    assert delivered(store, run_id) == [("word", "value", '"go"'), ("word", "timed_out", None)]
 
 
 def test_each_wait_times_out_by_itself(store: Store, clock: ManualClock) -> None:

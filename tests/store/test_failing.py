@@ -87,6 +87,14 @@ def test_a_damaged_file_is_said(sqlite_url: str) -> None:
     assert str(error).endswith("is malformed; the file is damaged: put a copy of it back")
 
 
+@pytest.mark.parametrize("missing", ["table", "column"])
+def test_what_is_missing_in_a_file_is_said(missing: str) -> None:
+    error = refusal(sqlite3.OperationalError(f"no such {missing}: x"), "SQLite at x")
+
+    assert isinstance(error, SchemaMismatchError)
+    assert f"(a {missing} is missing)" in str(error)
+
+
 def test_a_role_without_rights_is_told_what_to_do(
     postgresql_url: str, open_store: Callable[[str], Store]
 ) -> None:

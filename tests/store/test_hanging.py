@@ -21,6 +21,7 @@ from tests.support.postgres import PostgresServer
 from workhorse.domain.boundaries import BoundaryKind, NewBoundary
 from workhorse.domain.recording import Record, Recorded
 from workhorse.store.base import hanging
+from workhorse.store.base.connecting import parse_url
 from workhorse.store.base.database import Store, Tx
 from workhorse.store.base.dialect import Dialect
 from workhorse.store.base.hanging import Hangs
@@ -266,6 +267,16 @@ def test_a_call_within_a_call_leaves_the_first_one_watched(rig: Rig) -> None:
         return one(tx)
 
     assert rig.call(outer).result(20) == 1
+
+
+def test_who_has_no_connection_yet_hangs_on_none() -> None:
+    """The pool and the network bound how long that takes."""
+    clock = Clock()
+    hangs = Hangs(parse_url("postgresql://nowhere.invalid/app"), after_s=30, clock=clock)
+    hangs.begin()
+    clock.now += 31
+
+    assert hangs.look() == 0
 
 
 def test_nothing_is_watched_once_a_call_has_ended(rig: Rig) -> None:

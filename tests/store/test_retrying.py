@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 
-from tests.store.acting import a_claimed, a_run, end, put, reach, rows, seen
+from tests.store.acting import a_claimed, a_run, do, end, put, reach, rows, seen
 from tests.store.rivals import Rival, blocked_sessions
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
@@ -89,6 +90,19 @@ def test_case_14_what_passes_by_itself_is_tried_again(
     assert getattr(postgresql_store, how)(op) == 3
 
     assert len(rests) == 2
+
+
+@pytest.mark.parametrize("state", ["08006", "57P01", "25P03"])
+def test_what_says_that_a_connection_is_gone_leaves_in_doubt_what_happened(
+    postgresql_store: Store, rests: list[float], state: str
+) -> None:
+    op, _ = _failing(1, _raise_state(state))
+    assert postgresql_store.run(op) == 2
+
+    op, calls = _failing(1, _raise_state(state))
+    with pytest.raises(StoreUnavailableError, match="may have happened"):
+        postgresql_store.run_once(op)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("how", ["run", "run_once"])
@@ -298,8 +312,11 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, rests: list[float
 
 
 def test_an_error_of_the_database_shows_no_payload(store: Store) -> None:
+    do(store, "create unique index once on {s}runs (payload)")
+    put(store, payload='"private"')
+
     with pytest.raises(IntegrityError) as failure:
-        put(store, payload='"private"', priority=101)
+        put(store, payload='"private"')
 
     assert "private" not in str(failure.value)
 
@@ -346,6 +363,17 @@ def test_a_writer_is_waited_for(sqlite_store: Store) -> None:
         run_id = answer.result(30)
 
     assert seen(store, run_id).state == "ready"
+
+
+def test_who_may_write_holds_the_lock_from_the_beginning(sqlite_store: Store) -> None:
+    """Taken at the first write it could fail at once, whatever the time to wait for it is."""
+
+    def op(tx: Tx) -> None:
+        other = sqlite3.connect(sqlite_store.target.url.database or "", timeout=0)
+        with closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("begin immediate")
+
+    sqlite_store.run(op)
 
 
 def test_a_reader_waits_for_no_writer(sqlite_store: Store) -> None:

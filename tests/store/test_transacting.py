@@ -36,6 +36,8 @@ from workhorse.errors import (
     TransactionTimeoutError,
 )
 from workhorse.store.base.database import ManualClock, Store, Tx
+from workhorse.store.base.dialect import SqliteDialect
+from workhorse.store.base.passing import passes_for_operation
 from workhorse.store.base.wording import ending_in
 from workhorse.store.durable import transacting
 from workhorse.store.durable.boundaries import record as record_boundaries
@@ -453,6 +455,21 @@ def test_a_lost_connection_repeats_the_operation(
     assert carry_out(postgresql_own, held, die_once).result is Recorded.STORED
     assert calls == 2
     check_both(postgresql_store, held)
+
+
+@pytest.mark.parametrize(
+    ("code", "passes"),
+    [
+        (sqlite3.SQLITE_BUSY, True),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, True),
+        (sqlite3.SQLITE_LOCKED, False),
+    ],
+)
+def test_a_busy_file_is_a_conflict_on_sqlite(code: int, passes: bool) -> None:
+    error = sqlite3.OperationalError("it says so in one of many ways")
+    error.sqlite_errorcode = code
+
+    assert passes_for_operation(SqliteDialect(), error) is (error if passes else None)
 
 
 def test_a_lock_that_the_operation_does_not_wait_for_is_its_own_error(

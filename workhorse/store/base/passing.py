@@ -33,7 +33,7 @@ def passes_for_operation(dialect: Dialect, error: BaseException) -> BaseExceptio
         return None
     for each in _chain(error):
         cause = cause_of(each)
-        if _is_conflict(cause) or (_is_drivers(cause) and dialect.is_lost(cause)):
+        if _is_conflict(cause) or dialect.is_lost(cause):
             return cause
     return None
 
@@ -50,10 +50,6 @@ def _is_conflict(cause: BaseException) -> bool:
     if isinstance(cause, sqlite3.OperationalError):
         return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
     return False
-
-
-def _is_drivers(error: BaseException) -> bool:
-    return isinstance(error, (psycopg.Error, sqlite3.Error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -32,6 +32,7 @@ from tests.store.waiting import (
     links_of,
     notes,
     passed,
+    send,
     waiting_for,
 )
 from workhorse.domain.boundaries import DeliveryResult
@@ -98,6 +99,28 @@ def test_who_comes_to_a_settled_token_goes_on_at_once(store: Store) -> None:
     assert settled.written == {claimed.id: RunState.READY}
     assert delivered(store, claimed.id) == [(f"t {ref}", "value", '"paid"')]
     assert links_of(store, ref) == 0
+
+
+def test_a_settled_token_is_counted_with_what_its_own_run_was_sent(store: Store) -> None:
+    """Two of three runs come to settled tokens in one batch; one of them had a signal before."""
+    refs = [a_ref(store), a_ref(store)]
+    for value, ref in enumerate(refs):
+        complete(store, ref, f"{value}")
+    one, other, third = take(store, *put_many(store, 3)).runs
+    send(store, other.id)
+
+    entries = [an_entry(run, waiting_for(ref)) for run, ref in zip((one, other), refs, strict=True)]
+    store.run(settle, entries, reach=reach)
+
+    found = rows(store, "select run_id, name, value, inbox from {s}deliveries")
+    assert sorted((str(row.run_id), row.inbox, row.name, row.value) for row in found) == sorted(
+        [
+            (one.id, 1, f"t {refs[0]}", "0"),
+            (other.id, 1, "word", '"go"'),
+            (other.id, 2, f"t {refs[1]}", "1"),
+        ]
+    )
+    assert [live_row(store, run.id).inbox for run in (one, other, third)] == [1, 2, 0]
 
 
 def test_a_run_may_wait_for_several_tokens(store: Store) -> None:

@@ -151,6 +151,19 @@ def test_a_request_that_is_repeated_gets_the_same_answer(store: Store) -> None:
     assert len(rows(store, "select * from {s}audit")) == 1
 
 
+def test_others_are_left_as_they_are(store: Store) -> None:
+    running, other = a_claimed(store), a_claimed(store)
+    ready, beside = put(store), put(store)
+
+    assert _cancel(store, running.id) is CancelResult.ASKED
+    assert _cancel(store, ready) is CancelResult.CANCELLED
+
+    asked = rows(store, "select id from {s}live where cancel_asked_at is not null")
+    assert [str(row.id) for row in asked] == [running.id]
+    assert state_of(store, beside) is RunState.READY
+    assert end(store, other).written == {other.id: RunState.SUCCEEDED}
+
+
 def test_a_run_that_does_not_exist_is_named(store: Store) -> None:
     run_id = new_run_id()
 

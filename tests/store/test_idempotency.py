@@ -137,6 +137,16 @@ def test_a_key_that_was_reset_is_free(store: Store) -> None:
     assert state_of(store, owner) is RunState.READY
 
 
+def test_a_reset_leaves_every_other_key(store: Store) -> None:
+    run_id, other = put(store, key="other"), put(store, key="k", task="another")
+    put(store, key="k")
+
+    assert store.run(reset_key, "orders.ship", "k")
+
+    assert put(store, key="other") == run_id
+    assert put(store, key="k", task="another") == other
+
+
 def test_a_repeated_enqueue_is_its_own_owner(store: Store) -> None:
     run = a_run(key="k")
     first = _enqueue(store, run)

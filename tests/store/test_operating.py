@@ -55,7 +55,9 @@ def _failed(store: Store) -> RunId:
 
 
 def test_a_rerun_takes_over_what_the_run_was_given(store: Store, clock: ManualClock) -> None:
+    put(store, timeout_ms=1)  # it has others beside it
     failed = _failed(store)
+    put(store, timeout_ms=2)
     clock.advance(1_000)
 
     answer = _rerun(store, failed)
@@ -101,6 +103,14 @@ def test_the_same_request_for_another_run_is_another(store: Store) -> None:
     assert _rerun(store, one.id, "r").run_id != _rerun(store, other.id, "r").run_id
 
 
+def test_a_request_of_another_act_is_another(store: Store) -> None:
+    claimed = a_claimed(store)
+    store.run(cancel, claimed.id, by="ann", why="no", request_id="r")
+    end(store, claimed)
+
+    assert _rerun(store, claimed.id, "r").created
+
+
 def test_two_requests_of_one_id_at_once_make_one_run(postgresql_store: Store) -> None:
     store = postgresql_store
     failed = _failed(store)
@@ -125,6 +135,7 @@ def test_a_run_that_has_not_ended_is_not_run_again(store: Store) -> None:
 
 
 def test_a_run_that_is_not_there_is_not_run_again(store: Store) -> None:
+    _failed(store)
     with pytest.raises(RunNotFoundError):
         _rerun(store, new_run_id())
 
@@ -163,6 +174,16 @@ def test_a_queue_can_be_paused_again(store: Store) -> None:
     for _ in range(3):
         assert store.run(pause_queue, "default", by="ann", why="")
         assert store.run(resume_queue, "default", by="ann", why="")
+
+
+def test_a_queue_is_opened_by_itself(store: Store) -> None:
+    for queue in ("default", "other"):
+        store.run(pause_queue, queue, by="ann", why="")
+
+    store.run(resume_queue, "other", by="ann", why="")
+
+    paused = {view.name: view.paused_at is not None for view in store.run(list_queues)}
+    assert paused == {"default": True, "other": False}
 
 
 def test_what_comes_into_a_paused_queue_waits(store: Store) -> None:

@@ -148,12 +148,13 @@ def test_a_function_that_is_not_invoked_is_not_late(store: Store, clock: ManualC
 
 def test_a_process_that_stops_says_so_and_goes(store: Store) -> None:
     store.run(beat, A, up_ms=0, stopping=True)
-    assert states(store) == {"k-a": "stopping"}
+    store.run(beat, B, up_ms=0)
+    assert states(store) == {"k-a": "stopping", "k-b": "live"}
 
     store.run(leave, "k-a")
     store.run(leave, "k-a")
 
-    assert listed(store) == []
+    assert states(store) == {"k-b": "live"}
 
 
 def test_a_beat_of_a_clock_that_was_ahead_is_corrected_by_the_next(

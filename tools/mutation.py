@@ -67,6 +67,8 @@ LENGTHY: Final = (
 """Those of them that take too long for each mutant; asked where `--tests` names them."""
 SLOWER: Final = 60
 """A test has found a mutant if it takes so many times as long with it, and a minute."""
+ALARMS: Final = 5
+"""So often a test is ended that takes too long, and then the process."""
 THREADS: Final = 40
 """So many threads that tests have left make a process that nothing is said by any more."""
 
@@ -401,6 +403,8 @@ class Mutating:
         self._statements: list[Any] = []
         self._last: dict[str, list[str]] = {}
         self.spoilt = False
+        self._alarms = 0
+        self._asking: Mutant | None = None
         # Behind the back of pytest, which keeps what tests print.
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
 
@@ -523,11 +527,13 @@ class Mutating:
             within_s = max(60, SLOWER * self._took[name])
             function.__code__ = code
             self._forget(mutant)
+            self._asking, mutant.found_by = mutant, name
             try:
                 failed = self._fails(items[name], within_s)
             finally:
                 function.__code__ = right
                 self._forget(mutant)
+                self._asking, mutant.found_by = None, ""
             if not failed:
                 continue
             # What fails without the mutant too has said nothing: the machine was busy, or the
@@ -544,8 +550,9 @@ class Mutating:
 
     def _fails(self, item: Any, within_s: float) -> bool:
         item._initrequest()
-        signal.signal(signal.SIGALRM, _too_long)
-        signal.setitimer(signal.ITIMER_REAL, within_s)
+        self._alarms = 0
+        signal.signal(signal.SIGALRM, self._too_long)
+        signal.setitimer(signal.ITIMER_REAL, within_s, 2)
         try:
             # What belongs to the session stays.
             reports = runtestprotocol(item, log=False, nextitem=item.session)
@@ -555,9 +562,20 @@ class Mutating:
             signal.setitimer(signal.ITIMER_REAL, 0)
         return any(report.failed for report in reports)
 
+    def _too_long(self, _number: int, _frame: FrameType | None) -> None:
+        self._alarms += 1
+        if self._alarms > ALARMS and self._asking is not None:
+            # A test that catches whatever it is ended by goes on for ever with this one.
+            self._heard(self._asking)
+            begin_anew()
+        raise _TooLongError
 
-def _too_long(_number: int, _frame: FrameType | None) -> None:
-    raise _TooLongError
+
+def begin_anew() -> None:
+    """Put a new process in the place of this one; it goes on behind what stands in `--out`."""
+    print("a new process goes on", flush=True)
+    again = [sys.executable, "-m", "tools.mutation", *sys.argv[1:]]
+    os.execv(sys.executable, again)  # noqa: S606 - it is this program
 
 
 def _function(module: str, name: str) -> FunctionType:
@@ -692,9 +710,7 @@ def main() -> int:
     if answer not in (0, 5):
         return int(answer)
     if mutating.spoilt and given.out:
-        print("a new process goes on", flush=True)
-        again = [sys.executable, "-m", "tools.mutation", *sys.argv[1:]]
-        os.execv(sys.executable, again)  # noqa: S606 - it is this program
+        begin_anew()
     print("", *report(mutants), sep="\n")
     return 0
 

@@ -124,15 +124,18 @@ def test_busy_is_from_the_claims_answer_to_the_settle(rig: Rig, kind: str) -> No
 
 def test_a_stop_lets_runs_end_by_themselves(rig: Rig, kind: str) -> None:
     gate = Gate()
+    called = threading.Event()
     seen: list[Any] = []
 
     def plain(ctx: Context) -> str:
+        called.set()
         assert ctx.stopping.wait(20)
         seen.append((ctx.stopping.reason, bool(ctx.cancelled)))
         gate.come()
         return "by itself"
 
     async def waits(ctx: AsyncContext) -> str:
+        called.set()
         assert await ctx.stopping.wait(20)
         seen.append((ctx.stopping.reason, bool(ctx.cancelled)))
         await asyncio.to_thread(gate.come)
@@ -143,7 +146,7 @@ def test_a_stop_lets_runs_end_by_themselves(rig: Rig, kind: str) -> None:
     worker.start()
     run_id = rig.enqueue("t")
     rig.wake(run_id)
-    eventually(worker.busy)
+    assert called.wait(20)
     waiting = rig.enqueue("t")
     results: list[bool] = []
     stops = [

@@ -55,20 +55,22 @@ class Holdings:
     # -- coming and going ------------------------------------------------------------------------
 
     def expect(self, runs: int) -> None:
-        """Count runs that are claimed and on their way here; a negative number of those that came.
+        """Count runs that are claimed and on their way here; a negative number: they do not come.
 
-        What waits for the last of what is held waits for them too.
+        Who waits for the last of what is held waits for them too.
         """
         with self._changed:
-            self._expected += runs
+            self._expected = max(0, self._expected + runs)
             if not self._expected:
                 self._changed.notify_all()
 
-    def add(self, activations: Sequence[Activation]) -> bool:
-        """Hold activations; answer whether nothing was held before."""
+    def add(self, activations: Sequence[Activation], *, expected: bool = False) -> bool:
+        """Hold activations, which may have been expected; answer whether nothing was held."""
         with self._changed:
             was_idle = not self._held
             self._held.update(activations)
+            if expected:
+                self._expected = max(0, self._expected - len(activations))
             stopping = self._stopping
         if stopping:
             for activation in activations:
@@ -91,6 +93,7 @@ class Holdings:
         with self._changed:
             left = list(self._held)
             self._held.clear()
+            self._expected = 0
             self._changed.notify_all()
         for activation in left:
             activation.let_go()

@@ -114,6 +114,7 @@ class Claimer:
         Raises:
             StoreUnavailableError: No answer. What the claim may have taken is looked up by
                 `look_up`, and its slots stay reserved until then.
+            Exception: Runs could not be started, these or those of a claim before.
         """
         token = secrets.randbits(63) or 1
         try:
@@ -126,8 +127,7 @@ class Claimer:
             raise
         if scan:
             self._counters.add(Metric.SCAN_PAGES)
-        start = partial(self._start, answer.runs, self._sent_ms, reserved)
-        self._starter.start(start, len(answer.runs))
+        self._take_in(answer.runs, self._sent_ms, reserved)
         return answer
 
     def look_up(self) -> None:
@@ -143,7 +143,7 @@ class Claimer:
             self._unanswered.pop()
             if runs:
                 _log.info("a claim whose answer was lost had taken %d runs", len(runs))
-            self._start(runs, lost.sent_ms, lost.slots)
+            self._take_in(runs, lost.sent_ms, lost.slots)
 
     def sight(self, ids: Sequence[RunId]) -> dict[RunId, Sighting]:
         """Return what the store says about runs that a claim did not take.
@@ -205,22 +205,38 @@ class Claimer:
                     raise
         raise AssertionError("the third trial returns or raises")
 
-    def _start(self, runs: Sequence[ClaimedRun], sent_ms: float, reserved: int) -> None:
-        activations = self._engine.hold(runs, sent_ms=sent_ms)
+    def _take_in(self, runs: Sequence[ClaimedRun], sent_ms: float, reserved: int) -> None:
         self._slots.give_back(reserved - len(runs))
         if not runs:
             return
         self._counters.add(Metric.RUNS_CLAIMED, len(runs))
-        if self._pace.now_ms() - sent_ms > self._lease_ms * 2 / 3:
+        late = self._is_late(sent_ms)
+        if late:
             _log.warning(
                 "queue %s: a claim was answered after two thirds of the lease; its %d runs are "
                 "handed back",
                 self.queue,
                 len(runs),
             )
-            self._engine.hand_back(activations)
-        elif self._ended.is_set():
-            self._engine.hand_back(activations)
-        else:
-            self._engine.dispatch(activations)
+        self._engine.holdings.expect(len(runs))
+        self._starter.start(partial(self._start, runs, sent_ms), len(runs))
+        if not late and not self._ended.is_set():
             self._hooks.tell_claimed(runs)
+
+    def _start(self, runs: Sequence[ClaimedRun], sent_ms: float) -> int:
+        """Start runs, or hand them back; answer how many were handed back."""
+        try:
+            activations = self._engine.hold(runs, sent_ms=sent_ms, expected=True)
+        except BaseException:
+            # Nobody knows of them here: they wait for the end of their leases.
+            self._engine.holdings.expect(-len(runs))
+            self._slots.give_back(len(runs))
+            raise
+        if self._ended.is_set() or self._is_late(sent_ms):
+            self._engine.hand_back(activations)
+            return len(activations)
+        self._engine.dispatch(activations)
+        return 0
+
+    def _is_late(self, sent_ms: float) -> bool:
+        return self._pace.now_ms() - sent_ms > self._lease_ms * 2 / 3

@@ -219,6 +219,7 @@ class Engine:
         *,
         sent_ms: float,
         takes_slots: bool = True,
+        expected: bool = False,
         variables: contextvars.Context | None = None,
     ) -> list[Activation]:
         """Take claimed runs in: from here on their leases are renewed.
@@ -226,6 +227,7 @@ class Engine:
         Args:
             sent_ms: When the claim was sent.
             takes_slots: Whether they take slots of the worker, which are told when they are free.
+            expected: Whether `holdings` were told that they would come.
             variables: The context variables that the handlers see, by default those of `start`.
 
         Raises:
@@ -253,7 +255,7 @@ class Engine:
         ask_ms = sent_ms + self._options.lease_ms / 3
         for activation in activations:
             activation.ask_ms = ask_ms
-        if self.holdings.add(activations):
+        if self.holdings.add(activations, expected=expected):
             self._heartbeat.wake()
             self._monitor.wake()
             self._protection.wake()
@@ -262,7 +264,10 @@ class Engine:
         return activations
 
     def dispatch(self, activations: Sequence[Activation]) -> None:
-        """Call the handlers."""
+        """Call the handlers.
+
+        Raises: What an executor failed with; its share is handed back, the others' are called.
+        """
         later = self._processes  # it says itself when a handler is called
         limits = [
             self._endings.set_limit(each, begins=each.executor is not later) for each in activations
@@ -272,11 +277,16 @@ class Engine:
         shares: dict[Executor, list[Activation]] = {}
         for each in activations:
             shares.setdefault(each.executor, []).append(each)
+        failure: BaseException | None = None
         for executor, share in shares.items():
             try:
                 executor.submit(share)
-            except RuntimeError:  # the worker has ended meanwhile
+            except BaseException as error:  # noqa: BLE001 - it is raised when all are called
                 self.hand_back(share)
+                if not isinstance(error, RuntimeError):  # the worker has ended meanwhile
+                    failure = error
+        if failure is not None:
+            raise failure
 
     def _executor_of(self, task: Task[Any, Any]) -> Executor:
         if task.batch is not None:

@@ -91,7 +91,7 @@ class Parts:
             counters=counters,
         )
         self.holdings = self.engine.holdings
-        self._starter = Starter(self.holdings, counters=counters)
+        self.starter = Starter(counters=counters)
         self.presence = Presence(
             process,
             calls=calls,
@@ -117,7 +117,7 @@ class Parts:
                 calls=self._calls,
                 engine=self.engine,
                 slots=self.slots,
-                starter=self._starter,
+                starter=self.starter,
                 hooks=self.hooks,
                 registry=self._registry,
                 reach=self._lane.reach_ms,
@@ -192,11 +192,12 @@ class Parts:
             timeout: How long to wait for that, in seconds.
 
         Returns:
-            How many runs were held.
+            How many runs were handed back.
         """
         self.ended.set()
-        self._starter.flush(timeout)
-        return self.engine.release()
+        before = self.starter.handed_back
+        self.starter.flush(timeout)
+        return self.starter.handed_back - before + self.engine.release()
 
     def shut_down(self, drain_s: float) -> bool:
         """Go through all parts of a shutdown; answer whether all runs ended by themselves."""
@@ -227,7 +228,8 @@ class Parts:
     def close(self, within_ms: float) -> bool:
         """Settle what has ended, send its wakeups, end all threads; answer whether that was all."""
         deadline = time.monotonic() + within_ms / 1000
-        self._starter.close()
+        self.starter.flush(within_ms / 3000)  # it offers to the writer, which `engine` ends
+        self.starter.close()
         closed = self.engine.close(deadline)
         self.hooks.close()
         self.presence.close(min(_LEAVE_S, max(0.0, deadline - time.monotonic())))

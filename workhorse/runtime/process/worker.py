@@ -325,6 +325,7 @@ class Worker:
             parts.engine.start(contextvars.copy_context())
             return Drain(
                 parts.claimers(),
+                starter=parts.starter,
                 holdings=parts.holdings,
                 slots=parts.slots,
                 hooks=parts.hooks,

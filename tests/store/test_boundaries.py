@@ -429,6 +429,7 @@ def test_the_answer_to_a_timer_says_whether_it_is_due_by_the_databases_clock(
     stored = [answer.boundary for answer in write(store, claimed, past, zero, later)]
 
     assert [each.due for each in stored if each] == [True, True, False]
+    assert [each.absolute for each in stored if each] == [True, False, False]
     assert [each.wake_at for each in stored if each] == [
         clock.now,
         clock.now,

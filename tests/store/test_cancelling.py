@@ -166,6 +166,8 @@ def test_others_are_left_as_they_are(store: Store) -> None:
 
 def test_a_run_that_does_not_exist_is_named(store: Store) -> None:
     run_id = new_run_id()
+    end(store, a_claimed(store))
+    put(store)
 
     with pytest.raises(RunNotFoundError, match=run_id):
         _cancel(store, run_id)

@@ -108,6 +108,15 @@ def test_a_value_that_came_since_the_claim_is_not_waited_for(store: Store) -> No
     assert wait_again(store, claimed, "word") is RunState.READY
 
 
+def test_what_came_before_the_first_claim_comes_with_it(store: Store) -> None:
+    run_id = put(store)
+    send(store, run_id)
+
+    history = take_one(store, run_id).history
+
+    assert [(each.name, each.value) for each in history.deliveries] == [("word", '"go"')]
+
+
 def test_deliveries_are_numbered_in_the_order_they_came(store: Store) -> None:
     run_id = put(store)
     for name in ("c", "a", "b"):
@@ -347,11 +356,13 @@ def test_a_timer_among_waits_makes_the_run_ready_and_settles_none(
     )
     end(store, claimed, Suspend(waits))
     assert state_of(store, claimed.id) is RunState.WAITING
+    beside = a_claimed(store, lease_ms=HOUR_MS).id, a_waiting(store), put(store, delay_ms=HOUR_MS)
     clock.advance(1_000)
 
     assert promoted(store).count == 1
     assert (state_of(store, claimed.id), delivered(store, claimed.id)) == (RunState.READY, [])
     assert send(store, claimed.id)[0] is KEPT
+    assert [state_of(store, each) for each in beside] == ["running", "waiting", "scheduled"]
 
 
 def test_runs_that_sleep_and_runs_that_wait_are_promoted_together(

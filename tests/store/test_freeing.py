@@ -140,6 +140,16 @@ def test_however_a_child_ends_its_parent_is_told(
     assert (state, json.loads(value or "")["reason"]) == ("failed", how)
 
 
+def test_only_who_has_a_child_or_a_parent_is_watched(store: Store) -> None:
+    """The end of a run that nobody waits for is to leave no note."""
+    beside = put(store)
+    parent, [child] = a_family(store)
+
+    assert [bool(live_row(store, each).watched) for each in (parent, child, beside)] == [
+        True, True, False,
+    ]  # fmt: skip
+
+
 def test_a_child_that_is_tried_again_has_not_ended(store: Store) -> None:
     _, [child] = a_family(store)
     end(store, take_one(store, child), RETRY)

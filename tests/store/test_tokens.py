@@ -123,6 +123,21 @@ def test_a_settled_token_is_counted_with_what_its_own_run_was_sent(store: Store)
     assert [live_row(store, run.id).inbox for run in (one, other, third)] == [1, 2, 0]
 
 
+def test_what_a_pass_leaves_stands_behind_the_rest(store: Store, clock: ManualClock) -> None:
+    """What keeps one from being worked off may last; the others are not to wait for it."""
+    first, second = a_ref(store), a_ref(store)
+    for ref in (first, first, second):
+        linked(store, ref)
+    for ref in (first, second):
+        complete(store, ref)
+        clock.advance(1)
+    assert store.run(freed_sources) == [first, second]
+
+    assert passed(store, first, limit=1).count == 1
+
+    assert store.run(freed_sources) == [second, first]
+
+
 def test_a_run_may_wait_for_several_tokens(store: Store) -> None:
     refs = [a_ref(store) for _ in range(3)]
     claimed = a_claimed(store)

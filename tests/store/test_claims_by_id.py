@@ -18,12 +18,15 @@ from tests.store.acting import (
     WAIT_AN_HOUR,
     a_claimed,
     a_token,
+    an_entry,
     end,
     ids_of,
     lease_of,
     put,
     put_many,
+    reach,
     seen,
+    sleeping,
     state_of,
     take,
     take_one,
@@ -34,6 +37,7 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.lifecycle.claiming import claimed_under
+from workhorse.store.lifecycle.settling import settle
 from workhorse.store.lifecycle.sighting import sight
 from workhorse.store.operators.operating import pause_queue, resume_queue
 
@@ -275,13 +279,31 @@ def test_sight_tells_what_is_overdue_and_what_is_paused(store: Store, clock: Man
     assert (seen.overdue, seen.queue_paused) == (True, True)
 
 
+def test_sight_is_of_the_named_runs_and_their_own_queues(store: Store) -> None:
+    run_id = put(store)
+    put(store, queue="other")
+    store.run(pause_queue, "other", by="ann", why="it is full")
+
+    found = store.run(sight, [run_id])
+
+    assert {each: seen.queue_paused for each, seen in found.items()} == {run_id: False}
+
+
 def test_sight_of_nothing_asks_nothing(store: Store) -> None:
     assert store.run(sight, []) == {}
 
 
 @pytest.mark.parametrize(
     "what",
-    [{"key": "k"}, {"traceparent": "00-1"}, {"timeout_ms": 7}, {"tags": ("t",)}],
+    [
+        {"key": "k"},
+        {"traceparent": "00-1"},
+        {"timeout_ms": 7},
+        {"tags": ("t",)},
+        {"session": "s"},
+        {"priority": 51},
+        {"retry": RetryPolicy(max_attempts=9)},
+    ],
     ids=lambda what: next(iter(what)),
 )
 def test_what_a_run_has_alone_comes_with_its_claim(store: Store, what: dict[str, Any]) -> None:
@@ -289,6 +311,28 @@ def test_what_a_run_has_alone_comes_with_its_claim(store: Store, what: dict[str,
     claimed = take_one(store, put(store, **what))
 
     assert {name: getattr(claimed, name) for name in what} == what
+
+
+def test_a_deadline_alone_comes_with_its_claim(store: Store) -> None:
+    assert take_one(store, put(store, deadline_ms=7_000)).deadline_in_ms == 7_000
+
+
+def test_a_run_has_started_when_it_was_claimed_first(store: Store, clock: ManualClock) -> None:
+    claimed = a_claimed(store)
+    end(store, claimed, HAND_BACK)
+    clock.advance(1_000)
+
+    assert take_one(store, claimed.id).started_at == clock.now - timedelta(seconds=1)
+
+
+def test_the_time_that_was_worked_comes_with_the_next_claim(
+    store: Store, clock: ManualClock
+) -> None:
+    claimed = a_claimed(store)
+    store.run(settle, [an_entry(claimed, sleeping(1_000), active_ms=70)], reach=reach)
+    clock.advance(1_000)
+
+    assert take_one(store, claimed.id).active_ms == 70
 
 
 def test_a_pause_of_another_queue_stops_nothing(store: Store) -> None:

@@ -87,11 +87,11 @@ coverage: setup ## run the tests and show the lines and branches they leave out
 	@echo "coverage: domain/ and store/, where each branch has a test or a reason:"
 	$(python) -m coverage report --include='workhorse/domain/*,workhorse/store/*' --fail-under=100
 
-# FULL=1: each fault at least 200 times, half a day; the report goes into docs/guarantees.md.
+# FULL=1: each fault at least 200 times, an hour and ten minutes; the report goes into docs/guarantees.md.
 FULL ?=
 
 .PHONY: faults
-faults: setup ## break a fleet of real processes for 15 minutes (FULL=1: for hours; ARGS="--seed 7")
+faults: setup ## break a fleet of real processes for 15 minutes (FULL=1: an hour; ARGS="--seed 7")
 	@exec $(python) -m tests.faults $(if $(FULL),--full) $(ARGS)
 
 # How long; the last figures and their plot are in docs/soak.md.

@@ -25,7 +25,7 @@ from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.base.dialect import Dialect
 from workhorse.store.base.schema import live
 from workhorse.store.durable import boundaries, freeing
-from workhorse.store.lifecycle import picking, sighting
+from workhorse.store.lifecycle import picking
 from workhorse.store.live import ending
 from workhorse.store.operators import many
 from workhorse.store.producing import copying
@@ -107,7 +107,6 @@ PLANTED: Final = {
     "the next of a session is not woken": (ending, "next_turns", _nothing),
     "who comes after one that has ended waits for ever": (freeing, "note_freed", _nothing),
     "a request that is repeated is done again": (many, "done_before", _nothing),
-    "a lost lease is seen as live": (sighting, "and_", lambda *_parts: false()),
     "a rerun forgets what it was sent": (copying, "_has_boundary", lambda _run_id: false()),
 }
 """A part of the store, and what stands in its place."""
@@ -128,8 +127,10 @@ def test_a_planted_bug_violates_the_model(
 
 
 def _assert_found(machine: type[FlowMachine]) -> None:
+    # Ten are enough for most, a hundred for some; what is drawn depends on the modules that are
+    # loaded, whose constants hypothesis takes up, and so on the tests that ran before.
     found = settings(
-        examples(100), derandomize=True, database=None, phases=[Phase.generate], print_blob=False,
+        examples(1_000), derandomize=True, database=None, phases=[Phase.generate], print_blob=False,
         report_multiple_bugs=False,
     )  # fmt: skip
     with pytest.raises(AssertionError):

@@ -262,3 +262,31 @@ def test_case_11_a_worker_starts_while_its_store_is_away(rig: Rig, faulty: Fault
 
     away.back.set()
     eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED)
+
+
+class _FullError(Exception):
+    """What an executor refuses runs with, once."""
+
+
+def test_what_no_executor_takes_is_handed_back(rig: Rig) -> None:
+    """Nobody else would know of it, and its lease would be renewed for ever."""
+
+    @rig.task("asynchronous")
+    async def waits() -> None: ...
+
+    rig.task("plain")(lambda: None)
+    run_ids = rig.enqueue_many("asynchronous", 10) + rig.enqueue_many("plain", 10)
+    worker = rig.worker(concurrency=40)
+    loop: Any = worker._parts.engine.loop
+    submit, refusals = loop.submit, iter([True])
+
+    def refuse_once(activations: object) -> None:
+        if next(refusals, False):
+            raise _FullError
+        submit(activations)
+
+    loop.submit = refuse_once
+    worker.start()
+
+    eventually(lambda: {rig.state(run_id) for run_id in run_ids} == {RunState.SUCCEEDED})
+    assert {rig.view(run_id).attempt for run_id in run_ids} == {1}

@@ -15,7 +15,6 @@ from workhorse.domain.runs import ClaimedRun, RunState
 from workhorse.errors import StoreUnavailableError, WorkhorseError
 from workhorse.runtime.base.pace import SystemPace
 from workhorse.store.base.database import Store
-from workhorse.store.operators.viewing import counts
 from workhorse.telemetry import Metric
 
 
@@ -271,29 +270,3 @@ def test_the_pages_of_a_drain_are_counted(rig: Rig) -> None:
 
     assert rig.count(Metric.SCAN_PAGES) >= 1
     assert rig.count(Metric.RUNS_CLAIMED) == 1
-
-
-class _FullError(Exception):
-    """What an executor refuses runs with."""
-
-
-def test_what_no_executor_takes_is_handed_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The executors of other tasks get theirs, and who claims is told of it."""
-    rig.task("t")(_nothing)
-    rig.task("plain")(lambda: None)
-    rig.enqueue_many("t", 10)
-    rig.enqueue_many("plain", 10)
-    worker = rig.worker(concurrency=40)
-
-    def refuse(_runs: object) -> None:
-        raise _FullError
-
-    monkeypatch.setattr(worker._parts.engine.loop, "submit", refuse)
-    with pytest.raises(_FullError):
-        worker.drain()
-
-    assert rig.store.read(counts)[RunState.SUCCEEDED] == 10
-    assert rig.store.read(counts)[RunState.READY] == 10
-
-
-async def _nothing() -> None: ...

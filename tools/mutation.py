@@ -69,6 +69,8 @@ SLOWER: Final = 60
 """A test has found a mutant if it takes so many times as long with it, and a minute."""
 ALARMS: Final = 5
 """So often a test is ended that takes too long, and then the process."""
+STUCK_S: Final = 30
+"""So many seconds after the first alarm a test that has not come back is given up."""
 THREADS: Final = 40
 """So many threads that tests have left make a process that nothing is said by any more."""
 
@@ -553,22 +555,31 @@ class Mutating:
         self._alarms = 0
         signal.signal(signal.SIGALRM, self._too_long)
         signal.setitimer(signal.ITIMER_REAL, within_s, 2)
+        # A call of C that does not come back lets no alarm through.
+        watch = threading.Timer(within_s + STUCK_S, self._give_up)
+        watch.daemon = True
+        watch.start()
         try:
             # What belongs to the session stays.
             reports = runtestprotocol(item, log=False, nextitem=item.session)
         except _TooLongError:
             return True
         finally:
+            watch.cancel()
             signal.setitimer(signal.ITIMER_REAL, 0)
         return any(report.failed for report in reports)
 
     def _too_long(self, _number: int, _frame: FrameType | None) -> None:
         self._alarms += 1
-        if self._alarms > ALARMS and self._asking is not None:
+        if self._alarms > ALARMS:
             # A test that catches whatever it is ended by goes on for ever with this one.
+            self._give_up()
+        raise _TooLongError
+
+    def _give_up(self) -> None:
+        if self._asking is not None:
             self._heard(self._asking)
             begin_anew()
-        raise _TooLongError
 
 
 def begin_anew() -> None:

@@ -66,10 +66,10 @@ LENGTHY: Final = (
 )  # fmt: skip
 """Those of them that take too long for each mutant; asked where `--tests` names them."""
 SLOWER: Final = 60
-"""A test has found a mutant if it takes so many times as long with it, and a minute."""
+"""A test has found a mutant if it takes so many times as long with it, and 15 s."""
 ALARMS: Final = 5
 """So often a test is ended that takes too long, and then the process."""
-STUCK_S: Final = 30
+STUCK_S: Final = 10
 """So many seconds after the first alarm a test that has not come back is given up."""
 THREADS: Final = 40
 """So many threads that tests have left make a process that nothing is said by any more."""
@@ -526,7 +526,7 @@ class Mutating:
             if time.process_time() > ends:
                 break
             mutant.asked += 1
-            within_s = max(60, SLOWER * self._took[name])
+            within_s = max(15, SLOWER * self._took[name])
             function.__code__ = code
             self._forget(mutant)
             self._asking, mutant.found_by = mutant, name

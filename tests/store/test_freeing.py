@@ -108,6 +108,18 @@ def test_the_parent_is_told_how_its_child_failed(store: Store) -> None:
     assert state_of(store, parent) is RunState.READY
 
 
+def test_the_parent_is_told_the_task_of_the_child_that_failed(store: Store) -> None:
+    parent, [child, _] = a_family(store, 2, task="parts.make")
+    other = a_claimed(store)
+    end(store, other, FAIL)
+    end(store, take_one(store, child, tasks=["parts.make"]), FAIL)
+    freed(store)
+
+    [(_, _, value)] = delivered(store, parent)
+
+    assert json.loads(value or "")["task"] == "parts.make"
+
+
 def test_the_parent_is_told_that_its_child_was_cancelled(store: Store) -> None:
     parent, [child] = a_family(store)
     _cancel(store, child)
@@ -362,12 +374,38 @@ def test_a_child_that_somebody_holds_is_cancelled_after_all(postgresql_store: St
         rival.lock(child)
         assert store.run(cancel_children, [child], parents=[parent.id]).count == 0
 
+        # Once more, by a try whose answer was lost: the link that is there stands.
+        assert store.run(cancel_children, [child], parents=[parent.id]).count == 0
+
     assert state_of(store, child) is RunState.READY
     freed(store)
     assert state_of(store, child) is RunState.CANCELLED
 
 
+def test_a_child_that_was_asked_is_asked_since_then(store: Store, clock: ManualClock) -> None:
+    parent = a_claimed(store)
+    child = a_child(store, parent)
+    take_one(store, child)
+    store.run(cancel_children, [child], parents=[parent.id])
+    asked_at = live_row(store, child).cancel_asked_at
+    clock.advance(1_000)
+
+    store.run(cancel_children, [child], parents=[parent.id])
+
+    assert asked_at is not None
+    assert live_row(store, child).cancel_asked_at == asked_at
+
+
 # -- runs that come after others -----------------------------------------------------------------
+
+
+def test_those_alone_are_watched_that_others_come_after(store: Store) -> None:
+    first, other = put(store), put(store)
+
+    put_after(store, first)
+
+    assert live_row(store, first).watched
+    assert not live_row(store, other).watched
 
 
 def test_a_run_waits_for_those_it_comes_after(store: Store) -> None:
@@ -638,6 +676,20 @@ def test_many_come_after_one_and_one_after_many(store: Store) -> None:
     assert hinted(freed(store).hints) == [last.id]
 
 
+def test_each_is_freed_of_as_many_as_have_ended_for_it(store: Store) -> None:
+    one, two, three = (put(store) for _ in range(3))
+    after_both = put_after(store, one, two)
+    after_others = [put_after(store, one, three) for _ in range(2)]
+    for each in (one, two):
+        end(store, take_one(store, each), SUCCEED)
+
+    assert hinted(store.run(free_noted).hints) == [after_both]
+
+    assert live_row(store, after_both).blockers == 0
+    assert [live_row(store, each).blockers for each in after_others] == [1, 1]
+    assert [state_of(store, each) for each in after_others] == [RunState.WAITING] * 2
+
+
 @pytest.mark.parametrize("first", ["end", "arm"])
 def test_arming_and_the_end_of_the_run_it_comes_after(
     postgresql_store: Store, first: str, monkeypatch: pytest.MonkeyPatch
@@ -732,6 +784,21 @@ def test_what_cannot_be_worked_off_hides_nothing_behind_it(
 
     freed(store)
     assert live_row(store, parent).inbox == PAGE
+
+
+def test_what_another_pass_has_in_hand_is_left_to_it(postgresql_store: Store) -> None:
+    store = postgresql_store
+    (parent, [child]), (other_parent, [other]) = a_family(store), a_family(store)
+    for each in (child, other):
+        end(store, take_one(store, each), SUCCEED)
+
+    with Rival(store) as rival:
+        assert rival.call(free, child).count == 1
+        assert hinted(store.run(free_noted).hints) == [other_parent]
+        assert store.run(free, child).count == 0
+
+    freed(store)
+    assert live_row(store, parent).inbox == 1
 
 
 def test_a_pass_for_what_has_not_ended_does_nothing(store: Store) -> None:

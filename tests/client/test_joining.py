@@ -286,6 +286,47 @@ def test_a_commit_whose_answer_was_lost_sends(
     assert lane.sent[0].seen
 
 
+def test_a_commit_that_is_broken_off_by_an_error_of_python_s_sends(
+    engine: Engine,
+    app: Workhorse,
+    double: Task[int, int],
+    lane: RecordingLane,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver says nothing of it, so it may have happened, as it has here."""
+    commit = engine.dialect.do_commit
+
+    def commit_and_break_off(raw: Any) -> None:
+        commit(raw)
+        raise _UndoError
+
+    with engine.connect() as connection:
+        run = double.enqueue(1, connection=connection)
+        monkeypatch.setattr(engine.dialect, "do_commit", commit_and_break_off)
+        with pytest.raises(_UndoError):
+            connection.commit()
+    app.flush()
+
+    assert lane.ids == [run.id]
+
+
+def test_a_connect_that_fails_says_so_itself(
+    engine: Engine, double: Task[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is listened to, and there is no connection that the error could belong to."""
+    with engine.begin() as connection:
+        double.enqueue(1, connection=connection)
+    engine.dispose()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise engine.dialect.loaded_dbapi.OperationalError("nobody there")
+
+    monkeypatch.setattr(engine.dialect, "connect", refuse)
+
+    with pytest.raises(OperationalError, match="nobody there"):
+        engine.connect()
+
+
 def test_connections_without_runs_are_left_alone(
     engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
 ) -> None:
@@ -692,6 +733,18 @@ def test_a_bulk_with_keys_is_rolled_back_with_its_transaction(
     assert app.admin.list_runs() == []
     assert lane.calls == []
     assert double.enqueue(3, key="a").created
+
+
+def test_a_bulk_with_keys_joins_a_transaction_that_has_written(
+    engine: Engine, app: Workhorse, double: Task[int, int]
+) -> None:
+    given = [double.prepare(1, key="a"), double.prepare(2, key="b")]
+    with engine.begin() as connection:
+        connection.execute(text("create table their_own (id integer primary key)"))
+        connection.execute(text("insert into their_own values (1)"))
+        app.enqueue_many(given, connection=connection)
+
+    assert len(app.admin.list_runs()) == 2
 
 
 def test_a_bulk_joins_a_transaction_whole(

@@ -59,6 +59,8 @@ class Publisher:
 
 def predecessors_of(new: Sequence[NewRun], done: Sequence[Enqueued]) -> list[RunId]:
     """Return the runs that new ones come after, each once: they are to be watched from now on."""
+    if not any(run.after for run in new):
+        return []
     known_as = {run.id: answer.run_id for run, answer in zip(new, done, strict=True)}
     named = (
         known_as.get(each, each)

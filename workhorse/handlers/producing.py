@@ -141,8 +141,8 @@ class RunHandle(Protocol[R_co]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Request(Generic[R_co]):
+@dataclass(slots=True, eq=False)
+class Request(Generic[R_co]):  # not frozen: bulk enqueue makes a million of them
     """A run that is checked and encoded, and not stored yet; see `Task.prepare`.
 
     The run's id is drawn already, so that storing a request twice makes one run.

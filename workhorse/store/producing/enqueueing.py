@@ -14,6 +14,7 @@ from workhorse.domain.runs import Enqueued, NewRun
 from workhorse.store.base.database import Tx
 from workhorse.store.producing.idempotency import owned_by_others
 from workhorse.store.producing.inserting import insert
+from workhorse.store.producing.inserting_plain import are_alike, insert_alike
 from workhorse.store.producing.predecessors import check_predecessors, name_predecessors
 
 _MOST_CHARS: Final = 8 * 1024 * 1024
@@ -42,6 +43,10 @@ def enqueue(
         RunNotFoundError: A run is to come after one that is not there; nothing is inserted.
         KeysHeldError: Somebody else's transaction holds a key; only where not `patient`.
     """
+    if rerun_of is None and are_alike(new):
+        for part in _parts(new):
+            insert_alike(tx, part)
+        return [Enqueued(run.id, run.queue, created=True) for run in new]
     check_predecessors(tx, new)
     others = owned_by_others(tx, new, patient=patient)
     mine = [run for run in new if run.id not in others] if others else new

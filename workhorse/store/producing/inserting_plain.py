@@ -53,7 +53,9 @@ PLAIN_COLUMNS: Final[dict[str, Any]] = {
 }
 
 _SAID: Final = tuple(name for name in PLAIN_COLUMNS if name not in ("id", "payload"))
-_said_of: Final = itemgetter(*(NewRun._fields.index(name) for name in _SAID))
+_what_is_said: Final = itemgetter(
+    *(n for n, name in enumerate(NewRun._fields) if name not in ("id", "payload"))
+)
 
 
 def is_plain(run: NewRun) -> bool:
@@ -73,9 +75,23 @@ def stands_alone(run: NewRun) -> bool:
 
 
 def are_alike(new: Sequence[NewRun]) -> bool:
-    """Say whether plain runs differ in id and payload alone, as most that come in bulk do."""
-    said = _said_of(new[0])
-    return len(new) > 1 and all(_said_of(run) == said for run in new)
+    """Say whether runs stand alone and differ in id and payload only, as most in bulk do."""
+    if len(new) < 2 or not stands_alone(new[0]):
+        return False
+    said = _what_is_said(new[0])
+    return all(map(said.__eq__, map(_what_is_said, new)))
+
+
+def insert_alike(tx: Tx, new: Sequence[NewRun]) -> None:
+    """Insert runs of which `are_alike` is true."""
+    if not tx.dialect.one_statement:
+        insert_plain(tx, new)
+        return
+    said = dict.fromkeys(_SAID) | row_of(new[0])
+    said["ids"] = array_text([run.id for run in new])
+    said["payloads"] = array_text([run.payload for run in new])
+    del said["id"], said["payload"]
+    tx.write(_insert_alike, **said)
 
 
 def insert_plain(tx: Tx, new: Sequence[NewRun]) -> None:
@@ -83,13 +99,6 @@ def insert_plain(tx: Tx, new: Sequence[NewRun]) -> None:
 
     No row comes back. Those that a try inserted whose answer was lost were ready too.
     """
-    if tx.dialect.one_statement and are_alike(new):
-        said = dict.fromkeys(_SAID) | row_of(new[0])
-        said["ids"] = array_text([run.id for run in new])
-        said["payloads"] = array_text([run.payload for run in new])
-        del said["id"], said["payload"]
-        tx.write(_insert_alike, **said)
-        return
     batch = document([row_of(run) for run in new])
     if tx.dialect.one_statement:
         tx.write(_insert_both, batch=batch)

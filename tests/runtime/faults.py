@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from workhorse.errors import StoreUnavailableError
+from workhorse.runtime.writing.batching import write_batch, write_successes
 from workhorse.store.base.database import Store
 
 T = TypeVar("T")
@@ -15,10 +16,15 @@ Fault = Callable[[Callable[[], Any]], Any]
 """Gets the operation to carry out, or not; returns its answer, or raises."""
 
 
+def writes_batch(op: Callable[..., Any]) -> bool:
+    """Say whether an operation is one of those by which the writer writes a batch."""
+    return op in (write_batch, write_successes)
+
+
 class FaultyStore(Store):
     """A store on the same database as another; `faults` by the name of the operation.
 
-    `calls` notes the operations in order.
+    `calls` notes the operations in order. The writer's two are both `write_batch`.
     """
 
     def __init__(self, store: Store, *, connections: int = 3) -> None:
@@ -43,7 +49,7 @@ class FaultyStore(Store):
         return self._faulty(super().try_once, op, args, kwargs)
 
     def _faulty(self, how: Any, op: Callable[..., T], args: Any, kwargs: Any) -> T:
-        name = op.__name__
+        name = "write_batch" if writes_batch(op) else op.__name__
         self.calls.append(name)
         fault = self.faults.get(name)
         if fault is None:

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy.exc import DataError
 
 from lanes.memory import MemoryLane
-from tests.runtime.faults import Away, FaultyStore, Lost
+from tests.runtime.faults import Away, FaultyStore, Lost, writes_batch
 from tests.runtime.rig import Gate, Rig
 from tests.support.eventually import eventually
 from workhorse.domain.boundaries import History
@@ -122,7 +122,7 @@ class Held:
         faulty.try_once = self._try_once  # type: ignore[method-assign]
 
     def _try_once(self, op: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if op.__name__ == "write_batch":
+        if writes_batch(op):
             self.batches.append(args[0])
             if len(self.batches) == 1:
                 self.gate.come()

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy.exc import DataError
 
 from lanes.memory import MemoryLane
-from tests.runtime.faults import Away, FaultyStore, Lost
+from tests.runtime.faults import Away, FaultyStore, Lost, writes_batch
 from tests.runtime.rig import Gate, Rig
 from tests.support.eventually import eventually
 from workhorse.domain.hints import Hint
@@ -43,7 +43,7 @@ def hold_back(faulty: FaultyStore, kind: str, rig: Rig) -> tuple[Gate, list[list
     original = faulty.try_once
 
     def try_once(op: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if op.__name__ == "write_batch":
+        if writes_batch(op):
             batches.append(list(args[1]))
             if len(batches) == 1:
                 gate.come()
@@ -162,7 +162,7 @@ def settles_but(guilty: set[RunId], error: Callable[[], Exception]) -> Any:
 
     def wrap(original: Any) -> Any:
         def try_once(op: Any, /, *args: Any, **kwargs: Any) -> Any:
-            refused = op.__name__ == "write_batch"
+            refused = writes_batch(op)
             if refused and any(entry.lease.run_id in guilty for entry in args[1]):
                 raise error()
             return original(op, *args, **kwargs)

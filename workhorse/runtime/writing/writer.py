@@ -30,7 +30,13 @@ from workhorse.runtime.base.calls import StoreCalls, lock_not_got, refuses_value
 from workhorse.runtime.base.pace import Backoff, Pace
 from workhorse.runtime.writing.answers import Answers, answer_all
 from workhorse.runtime.writing.apart import SetApart
-from workhorse.runtime.writing.batching import Batch, Committed, gather, write_batch
+from workhorse.runtime.writing.batching import (
+    Batch,
+    Committed,
+    gather,
+    write_batch,
+    write_successes,
+)
 from workhorse.runtime.writing.refusals import refuse, refuse_progress, say_left_out
 from workhorse.store.durable.freeing import free_all
 from workhorse.telemetry import get_logger
@@ -163,8 +169,7 @@ class Writer:
             if not batch:
                 return
             try:
-                entries = [entry_of(each.activation) for each in batch.settles]
-                done = self._calls.try_once(write_batch, batch, entries, reach=self._reach)
+                done = self._commit(batch)
             except StoreUnavailableError as error:
                 if lock_not_got(error):
                     failure = error
@@ -177,6 +182,14 @@ class Writer:
                 return
         if failure is not None:
             self._split([each for each in items if not each.done], failure)
+
+    def _commit(self, batch: Batch) -> Committed:
+        entries = [entry_of(each.activation) for each in batch.settles]
+        if self._calls.store.dialect.one_statement:
+            successes = batch.successes(entries)
+            if successes is not None:
+                return self._calls.try_once(write_successes, batch, entries, successes=successes)
+        return self._calls.try_once(write_batch, batch, entries, reach=self._reach)
 
     def _take(self, batch: Batch, done: Committed) -> None:
         """Give the answers of a commit, and send the wakeups that follow from it."""

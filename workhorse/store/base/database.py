@@ -277,7 +277,12 @@ class Store:
         Raises:
             StoreUnavailableError: It did not pass; the message says what now stands.
         """
-        return self._run(lambda tx: op(tx, *args, **kwargs), tries=1, repeat_lost=False)
+        return self._run(
+            lambda tx: op(tx, *args, **kwargs),
+            tries=1,
+            repeat_lost=False,
+            single=op in _single_writes,
+        )
 
     def joined(self, connection: Connection) -> Tx:
         """Return the caller's own open transaction; nothing in it is tried again."""

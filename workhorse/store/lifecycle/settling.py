@@ -30,7 +30,13 @@ from workhorse.store.base.database import Tx
 from workhorse.store.base.dialect import Dialect
 from workhorse.store.base.schema import Id, Number, live, outcomes
 from workhorse.store.durable.suspending import Suspension, suspend
-from workhorse.store.live.ending import Ending, end_runs, end_succeeded, note_attempts
+from workhorse.store.live.ending import (
+    Ending,
+    Successes,
+    end_runs,
+    end_succeeded,
+    note_attempts,
+)
 from workhorse.store.live.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
 
 _COLUMNS: Final = {
@@ -103,17 +109,11 @@ def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = Tru
             settled.hints += done.hints
             settled.freed += done.freed
         return settled
-    successes = _successes(entries) if signed and tx.dialect.one_statement else None
+    successes = successes_of(entries) if signed and tx.dialect.one_statement else None
     if successes is not None:
-        ended = end_succeeded(tx, successes)
-    else:
-        endings = [_ending(entry, signed=signed) for entry in entries]
-        ended = end_runs(tx, endings, under_lease=True)
-    settled.hints += ended.hints
-    settled.freed += ended.freed
-    settled.written |= ended.states
-    if successes is not None:
-        return settled
+        return settle_successes(tx, successes)
+    ended = end_runs(tx, [_ending(entry, signed=signed) for entry in entries], under_lease=True)
+    settled = Settled(ended.states, ended.hints, ended.freed)
     rest = [
         entry
         for entry in entries
@@ -134,6 +134,12 @@ def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = Tru
     return settled
 
 
+def settle_successes(tx: Tx, successes: Successes) -> Settled:
+    """Write successes of different runs, by one statement. PostgreSQL alone."""
+    ended = end_succeeded(tx, successes)
+    return Settled(ended.states, ended.hints, ended.freed)
+
+
 def settled_before(tx: Tx, leases: Sequence[Lease]) -> set[RunId]:
     """Return the runs whose outcome names my token: my own success, whose answer was lost."""
     if not leases:
@@ -141,7 +147,7 @@ def settled_before(tx: Tx, leases: Sequence[Lease]) -> set[RunId]:
     return {RunId(str(row.id)) for row in tx.fetch(_own_outcomes, batch=lease_batch(leases))}
 
 
-def _successes(entries: Sequence[Entry]) -> list[tuple[RunId, int, str]] | None:
+def successes_of(entries: Sequence[Entry]) -> Successes | None:
     """Return id, token and result of each; None where one of them is no success."""
     successes = []
     for entry in entries:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import FromClause, select
 from sqlalchemy.sql.expression import Executable
 
 from workhorse.store.base.database import Tx
@@ -22,14 +23,18 @@ def note_freed(tx: Tx, sources: Sequence[str]) -> None:
         tx.write(_note, sources=json.dumps(sorted(set(sources))))
 
 
-def _note(d: Dialect) -> Executable:
-    each = d.each("sources")
+def noting(d: Dialect, ended: FromClause) -> Any:
+    """Return the statement that notes the column `source` of `ended`, in its order."""
+    source = ended.c.source
     # The condition keeps SQLite from reading ON as a join's.
-    rows = select(each.c.value, d.clock).where(each.c.value.is_not(None)).order_by(each.c.value)
+    rows = select(source, d.clock).where(source.is_not(None)).order_by(source)
     insert = upsert(d, freed).from_select(["source", "at"], rows)
     # An update, never nothing: whoever is about to remove the note, having looked for links before
     # the newest was there, is waited for, and the note is written again.
-    statement: Executable = insert.on_conflict_do_update(
-        index_elements=["source"], set_={"at": insert.excluded.at}
-    )
+    return insert.on_conflict_do_update(index_elements=["source"], set_={"at": insert.excluded.at})
+
+
+def _note(d: Dialect) -> Executable:
+    each = d.each("sources")
+    statement: Executable = noting(d, select(each.c.value.label("source")).subquery("ended"))
     return statement

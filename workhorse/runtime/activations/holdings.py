@@ -13,7 +13,7 @@ from workhorse.runtime.activations.activation import Activation
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many runs were executed, are held just now, and were settled in any way."""
+    """How many runs were executed, are held or on their way, and were settled in any way."""
 
     executed: int
     held: int
@@ -31,6 +31,7 @@ class Holdings:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._held: set[Activation] = set()
+        self._expected = 0
         self._stuck: set[Activation] = set()
         self._stopping = False
         self._executed = 0
@@ -39,7 +40,7 @@ class Holdings:
         """How many runs were handed back although their handler had been called."""
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self._held or self._expected)
 
     def all(self) -> list[Activation]:
         """Return the activations that are not settled."""
@@ -49,15 +50,27 @@ class Holdings:
     def tally(self) -> Tally:
         """Return how many runs were executed, are held and were settled."""
         with self._changed:
-            return Tally(self._executed, len(self._held), self._settled)
+            return Tally(self._executed, len(self._held) + self._expected, self._settled)
 
     # -- coming and going ------------------------------------------------------------------------
 
-    def add(self, activations: Sequence[Activation]) -> bool:
-        """Hold activations; answer whether nothing was held before."""
+    def expect(self, runs: int) -> None:
+        """Count runs that are claimed and on their way here; a negative number: they do not come.
+
+        Who waits for the last of what is held waits for them too.
+        """
+        with self._changed:
+            self._expected = max(0, self._expected + runs)
+            if not self._expected:
+                self._changed.notify_all()
+
+    def add(self, activations: Sequence[Activation], *, expected: bool = False) -> bool:
+        """Hold activations, which may have been expected; answer whether nothing was held."""
         with self._changed:
             was_idle = not self._held
             self._held.update(activations)
+            if expected:
+                self._expected = max(0, self._expected - len(activations))
             stopping = self._stopping
         if stopping:
             for activation in activations:
@@ -80,6 +93,7 @@ class Holdings:
         with self._changed:
             left = list(self._held)
             self._held.clear()
+            self._expected = 0
             self._changed.notify_all()
         for activation in left:
             activation.let_go()
@@ -94,9 +108,9 @@ class Holdings:
     # -- waiting ---------------------------------------------------------------------------------
 
     def wait_until_empty(self, timeout: float | None) -> bool:
-        """Wait until nothing is held, or the seconds are over; answer which."""
+        """Wait until nothing is held or on its way, or the seconds are over; answer which."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._held, timeout)
+            return self._changed.wait_for(lambda: not self, timeout)
 
     def wait_for_settle(self, since: Tally, timeout: float) -> bool:
         """Wait until a run is settled that was not then, or the seconds are over.
@@ -105,10 +119,8 @@ class Holdings:
             Whether it makes sense to look again: something was settled, or is held.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._settled != since.settled or not self._held, timeout
-            )
-            return self._settled != since.settled or bool(self._held)
+            self._changed.wait_for(lambda: self._settled != since.settled or not self, timeout)
+            return self._settled != since.settled or bool(self)
 
     # -- handlers that do not stop ---------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workhorse.domain.hints import Hint, Reach
@@ -22,6 +23,7 @@ from workhorse.runtime.base.calls import StoreCalls
 from workhorse.runtime.base.pace import Pace
 from workhorse.runtime.claims.hooks import Hooks
 from workhorse.runtime.claims.slots import Slots
+from workhorse.runtime.claims.starting import Starter
 from workhorse.runtime.execution.engine import Engine
 from workhorse.store.lifecycle.claiming import Claim, claim, claimed_under, turn_was_taken
 from workhorse.store.lifecycle.sighting import sight
@@ -45,6 +47,7 @@ class Claimer:
     """Takes runs of one queue and has them executed; for one thread.
 
     Args:
+        starter: Shared by the claimers of a worker: starts what large claims bring.
         gate: Shared by the claimers of a worker: how many of them use the store at once.
         ended: Set when nothing is to be started any more: what a claim brings is handed back.
         tasks: Returns the tasks that are claimed; by default all that are registered.
@@ -57,6 +60,7 @@ class Claimer:
         calls: StoreCalls,
         engine: Engine,
         slots: Slots,
+        starter: Starter,
         hooks: Hooks,
         registry: TaskRegistry,
         reach: Reach,
@@ -71,6 +75,7 @@ class Claimer:
         self._calls = calls
         self._engine = engine
         self._slots = slots
+        self._starter = starter
         self._hooks = hooks
         self._tasks = registry.names if tasks is None else tasks
         self._reach = reach
@@ -98,6 +103,8 @@ class Claimer:
     ) -> Claim:
         """Claim up to `reserved` runs and start them; slots that are not used are given back.
 
+        Many are started by another thread, soon after this has returned.
+
         Args:
             ids: Runs that wakeups named.
             reserved: Slots that the caller has reserved.
@@ -107,6 +114,7 @@ class Claimer:
         Raises:
             StoreUnavailableError: No answer. What the claim may have taken is looked up by
                 `look_up`, and its slots stay reserved until then.
+            Exception: Runs could not be started, these or those of a claim before.
         """
         token = secrets.randbits(63) or 1
         try:
@@ -119,7 +127,7 @@ class Claimer:
             raise
         if scan:
             self._counters.add(Metric.SCAN_PAGES)
-        self._start(answer.runs, self._sent_ms, reserved)
+        self._take_in(answer.runs, self._sent_ms, reserved)
         return answer
 
     def look_up(self) -> None:
@@ -135,7 +143,7 @@ class Claimer:
             self._unanswered.pop()
             if runs:
                 _log.info("a claim whose answer was lost had taken %d runs", len(runs))
-            self._start(runs, lost.sent_ms, lost.slots)
+            self._take_in(runs, lost.sent_ms, lost.slots)
 
     def sight(self, ids: Sequence[RunId]) -> dict[RunId, Sighting]:
         """Return what the store says about runs that a claim did not take.
@@ -197,22 +205,38 @@ class Claimer:
                     raise
         raise AssertionError("the third trial returns or raises")
 
-    def _start(self, runs: Sequence[ClaimedRun], sent_ms: float, reserved: int) -> None:
-        activations = self._engine.hold(runs, sent_ms=sent_ms)
+    def _take_in(self, runs: Sequence[ClaimedRun], sent_ms: float, reserved: int) -> None:
         self._slots.give_back(reserved - len(runs))
         if not runs:
             return
         self._counters.add(Metric.RUNS_CLAIMED, len(runs))
-        if self._pace.now_ms() - sent_ms > self._lease_ms * 2 / 3:
+        late = self._is_late(sent_ms)
+        if late:
             _log.warning(
                 "queue %s: a claim was answered after two thirds of the lease; its %d runs are "
                 "handed back",
                 self.queue,
                 len(runs),
             )
-            self._engine.hand_back(activations)
-        elif self._ended.is_set():
-            self._engine.hand_back(activations)
-        else:
-            self._engine.dispatch(activations)
+        self._engine.holdings.expect(len(runs))
+        self._starter.start(partial(self._start, runs, sent_ms), len(runs))
+        if not late and not self._ended.is_set():
             self._hooks.tell_claimed(runs)
+
+    def _start(self, runs: Sequence[ClaimedRun], sent_ms: float) -> int:
+        """Start runs, or hand them back; answer how many were handed back."""
+        try:
+            activations = self._engine.hold(runs, sent_ms=sent_ms, expected=True)
+        except BaseException:
+            # Nobody knows of them here: they wait for the end of their leases.
+            self._engine.holdings.expect(-len(runs))
+            self._slots.give_back(len(runs))
+            raise
+        if self._ended.is_set() or self._is_late(sent_ms):
+            self._engine.hand_back(activations)
+            return len(activations)
+        self._engine.dispatch(activations)
+        return 0
+
+    def _is_late(self, sent_ms: float) -> bool:
+        return self._pace.now_ms() - sent_ms > self._lease_ms * 2 / 3

@@ -219,6 +219,7 @@ class Engine:
         *,
         sent_ms: float,
         takes_slots: bool = True,
+        expected: bool = False,
         variables: contextvars.Context | None = None,
     ) -> list[Activation]:
         """Take claimed runs in: from here on their leases are renewed.
@@ -226,6 +227,7 @@ class Engine:
         Args:
             sent_ms: When the claim was sent.
             takes_slots: Whether they take slots of the worker, which are told when they are free.
+            expected: Whether `holdings` were told that they would come.
             variables: The context variables that the handlers see, by default those of `start`.
 
         Raises:
@@ -253,7 +255,7 @@ class Engine:
         ask_ms = sent_ms + self._options.lease_ms / 3
         for activation in activations:
             activation.ask_ms = ask_ms
-        if self.holdings.add(activations):
+        if self.holdings.add(activations, expected=expected):
             self._heartbeat.wake()
             self._monitor.wake()
             self._protection.wake()

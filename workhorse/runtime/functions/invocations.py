@@ -278,6 +278,8 @@ class Invocations:
 
     def _end(self, parts: Parts, drain_s: float) -> None:
         self._parts = None
+        parts.end_claims()
+        parts.starter.flush(drain_s)
         held = parts.holdings.all() + parts.holdings.running_on()
         parts.shut_down(drain_s)
         self._left_behind += [each for each in held if not each.returned]

@@ -14,6 +14,7 @@ from workhorse.runtime.base.options import LARGEST_CLAIM
 from workhorse.runtime.claims.claimer import Claimer
 from workhorse.runtime.claims.hooks import Hooks
 from workhorse.runtime.claims.slots import Slots
+from workhorse.runtime.claims.starting import Starter
 
 if TYPE_CHECKING:
     from workhorse.store.lifecycle.cursors import Cursor
@@ -28,12 +29,14 @@ class Drain:
         self,
         claimers: Sequence[Claimer],
         *,
+        starter: Starter,
         holdings: Holdings,
         slots: Slots,
         hooks: Hooks,
         ended: threading.Event,
     ) -> None:
         self._claimers = claimers
+        self._starter = starter
         self._holdings = holdings
         self._slots = slots
         self._hooks = hooks
@@ -54,6 +57,7 @@ class Drain:
             ):
                 break
         self._holdings.wait_until_empty(None)
+        self._starter.check()
         return self._holdings.tally().executed - before
 
     def _go_through(self, most: int | None) -> int:

@@ -21,6 +21,7 @@ from workhorse.runtime.claims.hooks import Hooks
 from workhorse.runtime.claims.intake import Intake
 from workhorse.runtime.claims.lane_watch import LaneWatch
 from workhorse.runtime.claims.slots import Slots
+from workhorse.runtime.claims.starting import Starter
 from workhorse.runtime.execution.engine import Engine
 from workhorse.runtime.process.presence import Presence
 from workhorse.telemetry import Counters, get_logger
@@ -36,6 +37,8 @@ _EXIT_S: Final = 0.5
 """How long a process may take to end once its worker has stopped, before the backstop comes."""
 _HAND_BACK_S: Final = 0.5
 """The least time for hand-backs, whatever came before."""
+_STARTS_S: Final = 0.2
+"""How long a hand-back waits for claimed runs that are on their way to their start."""
 _LEAVE_S: Final = 0.5
 """How long the last act of an ending worker, to leave the list of processes, may take."""
 
@@ -88,6 +91,7 @@ class Parts:
             counters=counters,
         )
         self.holdings = self.engine.holdings
+        self.starter = Starter(counters=counters)
         self.presence = Presence(
             process,
             calls=calls,
@@ -113,6 +117,7 @@ class Parts:
                 calls=self._calls,
                 engine=self.engine,
                 slots=self.slots,
+                starter=self.starter,
                 hooks=self.hooks,
                 registry=self._registry,
                 reach=self._lane.reach_ms,
@@ -176,9 +181,23 @@ class Parts:
         self.end_claims()
         for loop in self.loops:
             loop.join(bound_s / 3)
-        released = self.engine.release()
+        released = self.hand_back(bound_s / 3)
         self.engine.flush(bound_s)
         return released
+
+    def hand_back(self, timeout: float = _STARTS_S) -> int:
+        """Hand back all that is held; what is still on its way goes back where it would start.
+
+        Args:
+            timeout: How long to wait for that, in seconds.
+
+        Returns:
+            How many runs were handed back.
+        """
+        self.ended.set()
+        before = self.starter.handed_back
+        self.starter.flush(timeout)
+        return self.starter.handed_back - before + self.engine.release()
 
     def shut_down(self, drain_s: float) -> bool:
         """Go through all parts of a shutdown; answer whether all runs ended by themselves."""
@@ -200,7 +219,7 @@ class Parts:
             hand_back_ms = round(min(hand_back_ms, max(_HAND_BACK_S * 1000, left_ms)))
             quiet = self._wait_until_quiet(hand_back_ms / 3000)
             hand_back_ms = hand_back_ms * 2 // 3
-        released = self.engine.release()
+        released = self.hand_back()
         if released:
             _log.warning("%d runs do not end: they are handed back as they are", released)
         closed = self.close(hand_back_ms)
@@ -209,6 +228,8 @@ class Parts:
     def close(self, within_ms: float) -> bool:
         """Settle what has ended, send its wakeups, end all threads; answer whether that was all."""
         deadline = time.monotonic() + within_ms / 1000
+        self.starter.flush(within_ms / 3000)  # it offers to the writer, which `engine` ends
+        self.starter.close()
         closed = self.engine.close(deadline)
         self.hooks.close()
         self.presence.close(min(_LEAVE_S, max(0.0, deadline - time.monotonic())))

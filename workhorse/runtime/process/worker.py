@@ -325,6 +325,7 @@ class Worker:
             parts.engine.start(contextvars.copy_context())
             return Drain(
                 parts.claimers(),
+                starter=parts.starter,
                 holdings=parts.holdings,
                 slots=parts.slots,
                 hooks=parts.hooks,
@@ -335,7 +336,7 @@ class Worker:
                 self._draining = False
                 stopping = self._stopping  # then `stop` closes them
             if not stopping:
-                parts.engine.release()
+                parts.hand_back()
                 parts.close(self._options.shutdown.hand_back_ms)
                 self._parts = self._make_parts()
 

@@ -334,7 +334,7 @@ class FlowMachine(Operators, Receiving, RuleBasedStateMachine):
         """A worker knows its own success again, and no other."""
         lease, run = activation.lease, self.model.runs[activation.run_id]
         if isinstance(entry.settlement, Finish) and run.finished:
-            mine = self.store.run(settled_before, [lease]) == {run.id}
+            mine = set(self.store.run(settled_before, [lease]).written) == {run.id}
             assert mine == (run.settled_by == lease.token)
 
     def _drop(self, activation: Activation) -> None:

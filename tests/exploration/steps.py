@@ -250,7 +250,7 @@ def _work(run: Runner, what: str, n: int, world: World) -> tuple[Answer, World]:
         progressed=held.progressed,
     )
     answer = _settled(run(settle, [entry], reach=reach))
-    answer.mine = run(settled_before, [lease]) == {RUN}
+    answer.mine = set(run(settled_before, [lease]).written) == {RUN}
     return answer, world  # it may be lost: the same is offered again, or something else
 
 

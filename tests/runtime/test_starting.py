@@ -159,6 +159,98 @@ def test_a_start_that_fails_gives_its_slots_back_and_is_told_of(rig: Rig) -> Non
     assert worker.drain() == MANY
 
 
+def test_a_start_that_fails_is_told_before_the_next_claim_however_few_it_brings(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is no error of a claim that has committed: what that brought is started and told."""
+    told: list[ClaimedRun] = []
+    worker = rig.worker(concurrency=4 * MANY, on_claimed=told.extend)
+    starter = worker._parts.starter
+    rig.enqueue_many("t", MANY)
+
+    def fail(*_: object, **__: object) -> None:
+        raise _TooMuchError
+
+    monkeypatch.setattr(worker._parts.engine, "hold", fail)
+    worker.start()
+    eventually(lambda: rig.count(Metric.LOOP_RESTARTS, "starter") == 1)
+    monkeypatch.undo()
+    few = rig.enqueue_many("t", 3)
+
+    eventually(lambda: all(rig.state(run_id) is RunState.SUCCEEDED for run_id in few))
+    assert rig.count(Metric.LOOP_RESTARTS, "intake-default") == 1
+    assert starter._error is None
+    eventually(lambda: {run.id for run in told} >= set(few))
+
+
+def test_what_cannot_be_timed_is_handed_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No handler is called, and nobody renews the leases of what nobody executes."""
+    rig.enqueue_many("t", MANY)
+    worker = rig.worker(concurrency=2 * MANY)
+
+    def fail(*_: object, **__: object) -> None:
+        raise _TooMuchError
+
+    monkeypatch.setattr(worker._parts.engine._endings, "set_limit", fail)
+    with pytest.raises(_TooMuchError):
+        worker.drain()
+
+    eventually(lambda: _count(rig, RunState.READY) == MANY)
+    assert worker._parts.slots.free == 2 * MANY
+
+
+def test_a_drain_tells_of_a_start_that_fails_last(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slots and runs are given up before its error is known, and wake the drain."""
+    rig.enqueue_many("t", MANY)
+    worker = rig.worker(concurrency=2 * MANY)
+    slots, waiting = worker._parts.slots, threading.Event()
+    give_back, check = slots.give_back, worker._parts.starter.check
+
+    def fail(*_: object, **__: object) -> None:
+        raise _TooMuchError
+
+    def give_back_late(count: int) -> None:
+        give_back(count)
+        if threading.current_thread().name == "workhorse-starter":
+            waiting.wait(0.2)  # until the drain has asked, if it asks too early
+
+    def check_once() -> None:
+        try:
+            check()
+        finally:
+            if not worker._parts.holdings:
+                waiting.set()
+
+    monkeypatch.setattr(worker._parts.engine, "hold", fail)
+    monkeypatch.setattr(slots, "give_back", give_back_late)
+    monkeypatch.setattr(worker._parts.starter, "check", check_once)
+
+    with pytest.raises(_TooMuchError):
+        worker.drain()
+
+
+def test_what_goes_back_while_the_claims_end_is_counted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.enqueue_many("t", 4 * MANY)
+    worker = rig.worker(concurrency=4 * MANY)
+    held = Holding(worker)
+    worker.start()
+    eventually(lambda: _count(rig, RunState.RUNNING) == 4 * MANY)
+    end_claims = worker._parts.end_claims
+
+    def end_and_wait() -> None:
+        end_claims()
+        held.gate.open()
+        worker._parts.starter.flush(30)
+
+    monkeypatch.setattr(worker._parts, "end_claims", end_and_wait)
+
+    assert worker.release_in_flight() == 4 * MANY
+
+
 def test_what_no_executor_takes_is_handed_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The executors of other tasks get theirs, and who claims is told of it."""
     rig.task("plain")(lambda: None)

@@ -24,6 +24,7 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
 from workhorse.errors import StoreUnavailableError
 from workhorse.runtime.activations import verdicts
+from workhorse.store.durable.freeing import arm
 from workhorse.store.lifecycle.settling import Entry, settle
 from workhorse.telemetry import Metric
 
@@ -113,6 +114,40 @@ def test_a_settle_is_offered_until_the_store_answers(rig: Rig, faulty: FaultySto
     eventually(lambda: rig.state(run_id) is RunState.SUCCEEDED)
     eventually(lambda: worker._parts.slots.free == 1)
     assert rig.view(run_id).result == '"kept"'
+
+
+def test_what_follows_an_end_follows_it_where_its_answer_was_lost(
+    rig: Rig, faulty: FaultyStore
+) -> None:
+    """The next of its session is woken, and who comes after it is freed, by the second try."""
+    rig.task("t")(lambda: None)
+    first, second = rig.enqueue_many("t", 2, session="s")
+    after = rig.enqueue("t", after=(first,))
+    rig.store.run(arm)
+    claimed = rig.claim()
+    assert claimed.id == first
+    lost = faulty.faults["write_batch"] = Lost()
+
+    worker = rig.worker(store=faulty)
+    assert worker.process_run(claimed) is RunState.SUCCEEDED
+
+    assert lost.happened.is_set()
+    worker.stop(5)
+    assert {hint.run_id for hint in rig.published} == {second, after}
+    assert rig.state(after) is RunState.READY
+
+
+def test_a_cancel_is_told_where_the_answer_to_its_end_was_lost(
+    rig: Rig, faulty: FaultyStore
+) -> None:
+    rig.task("t")(lambda: None)
+    claimed = rig.claimed("t")
+    rig.cancel(claimed.id)
+    faulty.faults["write_batch"] = Lost()
+
+    assert rig.worker(store=faulty).process_run(claimed) is RunState.CANCELLED
+
+    assert rig.state(claimed.id) is RunState.CANCELLED
 
 
 def test_a_settle_whose_answer_was_lost_is_my_own_success(

@@ -151,6 +151,28 @@ def test_another_failure_is_no_refusal() -> None:
         Opener("-c a=b").open(connect, {"options": "-c startup parameter=c"})
 
 
+def test_what_no_url_may_change_stands_behind_its_options() -> None:
+    given: list[object] = []
+
+    opener = Opener("-c a=b", "-c c=d")
+    for own in ({}, {"options": "-c c=e"}):
+        opener.open(lambda **how: given.append(how["options"]), own)
+
+    assert given == ["-c a=b -c c=d", "-c a=b -c c=e -c c=d"]
+
+
+def test_a_statement_that_is_a_transaction_is_never_serializable(postgresql_url: str) -> None:
+    own = "options=-c%20default_transaction_isolation%3Dserializable%20-c%20work_mem%3D77MB"
+    with closing(Store.open(f"{postgresql_url}&{own}", connections=1)) as store:
+
+        @writes_once
+        def settings(tx: Tx) -> list[str]:
+            asked = ("transaction_isolation", "work_mem")
+            return [str(tx.conn.exec_driver_sql(f"show {name}").scalar()) for name in asked]
+
+        assert store.run(settings) == ["read committed", "77MB"]
+
+
 def test_options_of_the_url_are_not_left_out(pooler: PgBouncer, database: str) -> None:
     store = Store.open(f"{pooler.url(database)}?options=-c%20lock_timeout%3D77", connections=1)
     if pooler.ignores_options:

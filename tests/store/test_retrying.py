@@ -22,16 +22,34 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 
-from tests.store.acting import a_claimed, a_run, do, end, put, reach, rows, seen
+from tests.store.acting import (
+    LEASE_MS,
+    QUEUE,
+    TASK,
+    a_claimed,
+    a_run,
+    a_token,
+    do,
+    end,
+    put,
+    put_many,
+    reach,
+    rows,
+    seen,
+)
 from tests.store.rivals import Rival, blocked_sessions
 from tests.support.eventually import eventually
 from tests.support.postgres import PostgresServer
 from workhorse.domain.ids import RunId
+from workhorse.domain.runs import ClaimedRun
 from workhorse.errors import StoreUnavailableError, WorkhorseError
 from workhorse.store.base import database
 from workhorse.store.base.database import TRIES, Store, Tx
 from workhorse.store.base.migrating import migrate
 from workhorse.store.base.schema import runs
+from workhorse.store.durable import histories
+from workhorse.store.lifecycle import claiming
+from workhorse.store.lifecycle.claiming import claim, claimed_under
 from workhorse.store.operators.operating import cancel
 from workhorse.store.producing.enqueueing import enqueue
 
@@ -55,6 +73,31 @@ def _failing(times: int, error: Callable[[Tx], object]) -> tuple[Callable[[Tx], 
         return len(calls)
 
     return op, calls
+
+
+def test_a_claim_is_not_repeated_behind_its_commit(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one statement: with the same token it would take others, and lose sight of these."""
+    failing = iter([True])
+
+    def with_history(tx: Tx, claimed: list[ClaimedRun]) -> list[ClaimedRun]:
+        if next(failing, False):
+            _raise_state("57014")(tx)
+        return histories.with_history(tx, claimed)
+
+    monkeypatch.setattr(claiming, "with_history", with_history)
+    with closing(Store.open(postgresql_url)) as store:
+        put_many(store, 4)
+        token = a_token()
+
+        with pytest.raises(StoreUnavailableError, match="may have happened"):
+            store.run_once(
+                claim, queue=QUEUE, ids=(), tasks=(TASK,), free=2, token=token,
+                lease_ms=LEASE_MS, scan=True,
+            )  # fmt: skip
+
+        assert len(store.run(claimed_under, token)) == 2
 
 
 def _raise_state(state: str) -> Callable[[Tx], object]:

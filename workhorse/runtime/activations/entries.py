@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Finish, Settlement, Succeeded
 from workhorse.domain.runs import Failure, Reason, RunState
 from workhorse.domain.transitions import settlement_of
@@ -52,13 +51,15 @@ def entry_of(activation: Activation) -> Entry:
     )
 
 
-def written_state(activation: Activation, settled: Settled, mine: set[RunId]) -> RunState | None:
-    """Return the state that was written; None where nothing was."""
+def written_state(activation: Activation, settled: Settled, mine: Settled) -> RunState | None:
+    """Return the state that was written; None where nothing was.
+
+    Args:
+        settled: What was written just now.
+        mine: What an earlier try had written, whose answer was lost: my token stands there.
+    """
     run_id = activation.lease.run_id
-    if run_id in mine and isinstance(activation.settlement, Finish):
-        # by a commit whose answer was lost: my token stands there
-        return activation.settlement.state
-    return settled.written.get(run_id)
+    return settled.written.get(run_id) or mine.written.get(run_id)
 
 
 def refusal(error: Exception) -> Finish:

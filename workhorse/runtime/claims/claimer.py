@@ -114,10 +114,12 @@ class Claimer:
         Raises:
             StoreUnavailableError: No answer. What the claim may have taken is looked up by
                 `look_up`, and its slots stay reserved until then.
-            Exception: Runs could not be started, these or those of a claim before.
+            Exception: Runs of a claim before could not be started, and nothing was claimed; or
+                these could not.
         """
         token = secrets.randbits(63) or 1
         try:
+            self._starter.check()
             answer = self._ask(ids, reserved, token, scan=scan, cursor=cursor)
         except StoreUnavailableError:
             self._unanswered.append(_Unanswered(token, self._sent_ms, reserved))

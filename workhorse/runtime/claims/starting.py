@@ -31,7 +31,7 @@ Start = Callable[[], int]
 class Starter:
     """Starts batches of claimed runs one after the other, on a thread that the first of them makes.
 
-    A batch that fails is no other's failure; who brings the next one, or calls `check`, is told.
+    A batch that fails there is no other's failure: whoever calls `check` is told.
     """
 
     def __init__(self, *, counters: Counters) -> None:
@@ -48,32 +48,28 @@ class Starter:
     def start(self, batch: Start, runs: int) -> None:
         """Start a batch: here and now if it is small, or there is no thread; else on the thread.
 
-        Raises: What a batch failed with, this one or an earlier one. This one is started, or is to
-            be, all the same: only its own error says otherwise.
+        Raises: What this batch failed with, if it was started here.
         """
-        if runs <= FEW:
-            self.handed_back += batch()
-            return
         with self._changed:
-            served = not self._closed and self._has_thread()
-            self._under_way += 1
+            served = runs > FEW and not self._closed and self._has_thread()
             if served:
+                self._under_way += 1
                 self._waiting.append(batch)
                 self._changed.notify_all()
         if not served:
-            self._call(batch)
-        self.check()
+            self._note(batch())
+            return
         with self._changed:  # it is in: whoever is interrupted here loses nothing
             self._changed.wait_for(lambda: self._under_way <= _AHEAD or self._closed)
 
     def check(self) -> None:
-        """Raise what a batch has failed with, once."""
+        """Raise what a batch has failed with on the thread, once: before the next claim is sent."""
         with self._changed:
             error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def flush(self, timeout: float) -> bool:
+    def flush(self, timeout: float | None) -> bool:
         """Wait until nothing is on its way, or the seconds are over; answer which."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._under_way, timeout)
@@ -108,12 +104,16 @@ class Starter:
 
     def _call(self, batch: Start) -> None:
         try:
-            self.handed_back += batch()
+            self._note(batch())
         except BaseException as error:  # noqa: BLE001 - it is raised where claims are made
-            self._error = error
+            self._error = self._error or error
             self._counters.add(Metric.LOOP_RESTARTS, label="starter")
             _log.exception("claimed runs could not be started")
         finally:
             with self._changed:
                 self._under_way -= 1
                 self._changed.notify_all()
+
+    def _note(self, handed_back: int) -> None:
+        with self._changed:
+            self.handed_back += handed_back

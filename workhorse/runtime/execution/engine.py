@@ -269,11 +269,16 @@ class Engine:
         Raises: What an executor failed with; its share is handed back, the others' are called.
         """
         later = self._processes  # it says itself when a handler is called
-        limits = [
-            self._endings.set_limit(each, begins=each.executor is not later) for each in activations
-        ]
-        if any(limits):
-            self._monitor.wake()
+        try:
+            limits = [
+                self._endings.set_limit(each, begins=each.executor is not later)
+                for each in activations
+            ]
+            if any(limits):
+                self._monitor.wake()
+        except BaseException:
+            self.hand_back(activations)
+            raise
         shares: dict[Executor, list[Activation]] = {}
         for each in activations:
             shares.setdefault(each.executor, []).append(each)

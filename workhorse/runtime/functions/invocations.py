@@ -16,6 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from workhorse.domain.hints import Hint
@@ -160,6 +161,8 @@ class Invocations:
             )
             try:
                 kept = invocation.run()
+                # A start that has failed is this invocation's error, and not the next one's.
+                parts.starter.check()
             except BaseException:
                 self._end(parts, 0)
                 raise
@@ -278,10 +281,11 @@ class Invocations:
 
     def _end(self, parts: Parts, drain_s: float) -> None:
         self._parts = None
+        drained = monotonic() + drain_s
         parts.end_claims()
         parts.starter.flush(drain_s)
         held = parts.holdings.all() + parts.holdings.running_on()
-        parts.shut_down(drain_s)
+        parts.shut_down(max(0.0, drained - monotonic()))
         self._left_behind += [each for each in held if not each.returned]
 
     def _log_start(self, schema: SchemaVersion) -> None:

@@ -57,6 +57,7 @@ class Drain:
             ):
                 break
         self._holdings.wait_until_empty(None)
+        self._starter.flush(None)
         self._starter.check()
         return self._holdings.tally().executed - before
 

@@ -178,25 +178,24 @@ class Parts:
     def release(self) -> int:
         """Hand back all that is held, at once; answer how much it was."""
         bound_s = self._options.shutdown.hand_back_ms / 1000
+        before = self.starter.handed_back
         self.end_claims()
         for loop in self.loops:
             loop.join(bound_s / 3)
-        released = self.hand_back(bound_s / 3)
+        self.starter.flush(bound_s / 3)
+        released = self.starter.handed_back - before + self.engine.release()
         self.engine.flush(bound_s)
         return released
 
-    def hand_back(self, timeout: float = _STARTS_S) -> int:
+    def hand_back(self) -> int:
         """Hand back all that is held; what is still on its way goes back where it would start.
-
-        Args:
-            timeout: How long to wait for that, in seconds.
 
         Returns:
             How many runs were handed back.
         """
-        self.ended.set()
         before = self.starter.handed_back
-        self.starter.flush(timeout)
+        self.ended.set()
+        self.starter.flush(_STARTS_S)
         return self.starter.handed_back - before + self.engine.release()
 
     def shut_down(self, drain_s: float) -> bool:

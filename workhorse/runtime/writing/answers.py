@@ -70,7 +70,7 @@ def answer_all(batch: Batch, done: Committed, answers: Answers) -> list[Hint]:
         if said.recorder.unwritten is not None and said.value is not None:
             said.recorder.unwritten.is_written(said.value)
     unsent.update(_crashed_at_waits(batch, done))
-    hints = [*done.recorded.hints, *done.settled.hints]
+    hints = [*done.recorded.hints, *done.settled.hints, *done.mine.hints]
     return [hint for hint in hints if hint.run_id not in unsent]
 
 

@@ -147,13 +147,13 @@ class Batch:
 class Committed:
     """What a batch's transaction did; all in the order of the batch.
 
-    `mine` are the runs that an earlier try had settled, whose answer was lost.
+    `mine` is what an earlier try had settled, whose answer was lost.
     """
 
     recorded: Written
     values: Sequence[str | None]
     settled: Settled
-    mine: set[RunId]
+    mine: Settled
 
 
 def write_batch(tx: Tx, batch: Batch, entries: Sequence[Entry], *, reach: Reach) -> Committed:
@@ -194,8 +194,8 @@ def write_successes(
     return Committed(Written(), (), settled, _mine(tx, entries, settled))
 
 
-def _mine(tx: Tx, entries: Sequence[Entry], settled: Settled) -> set[RunId]:
+def _mine(tx: Tx, entries: Sequence[Entry], settled: Settled) -> Settled:
     if len(settled.written) == len(entries):
-        return set()
+        return Settled()
     gone = [entry.lease for entry in entries if entry.lease.run_id not in settled.written]
     return settled_before(tx, gone)

@@ -199,9 +199,10 @@ class Writer:
         finally:
             answers.give()  # whatever fails here, nobody waits in vain
         self._published(hints)
-        if done.settled.freed:
+        freed = [*done.settled.freed, *done.mine.freed]
+        if freed:
             # Before anybody hears of the settle: a drain then looks for what has become ready.
-            self._free(done.settled.freed)
+            self._free(freed)
         if batch.settles:
             ended = [each.activation for each in batch.settles]
             self._settled([(each, written_state(each, done.settled, done.mine)) for each in ended])

@@ -38,13 +38,10 @@ _SESSION_BOUNDS: Final = {
     "jit": "off",
 }
 _SESSION: Final = " ".join(
-    [
-        SIGNED,
-        *(f"-c {name}={value}" for name, value in _SESSION_BOUNDS.items()),
-        # Of statements that are a transaction by themselves; the others say it at their BEGIN.
-        "-c default_transaction_isolation=read\\ committed",
-    ]
+    [SIGNED, *(f"-c {name}={value}" for name, value in _SESSION_BOUNDS.items())]
 )
+_ISOLATION: Final = "-c default_transaction_isolation=read\\ committed"
+"""Of statements that are a transaction by themselves; the others say it at their BEGIN."""
 BOUNDS: Final = "select " + ", ".join(
     f"set_config('{name}', '{value}', true)" for name, value in _SESSION_BOUNDS.items()
 )
@@ -158,7 +155,7 @@ def _open_postgres(target: Target, connections: int, *, pooler: bool, bounded: b
     if isinstance(several := url.query.get("options"), tuple):
         arguments["options"] = " ".join(several)
     signed = bounded and not pooler
-    opener = Opener(_SESSION if signed else "")
+    opener = Opener(_SESSION, _ISOLATION) if signed else Opener("")
     engine = create_engine(
         url,
         # Said in each BEGIN, whatever the database's default is.

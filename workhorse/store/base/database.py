@@ -71,30 +71,42 @@ class Tx:
     again.
     """
 
-    def __init__(self, conn: Connection, store: Store, *, joined: bool = False) -> None:
+    def __init__(
+        self, conn: Connection, store: Store, *, joined: bool = False, single: bool = False
+    ) -> None:
         self.conn = conn
         self.dialect = store.dialect
         self.schema = store.schema if store.kind == "postgresql" else None
         self.joined = joined
+        self.stands = False
+        """Whether something is committed already: each statement is a transaction by itself."""
+        self._single = single
         self._store = store
 
     def fetch(self, builder: Builder, *form: Hashable, **params: Any) -> Sequence[Any]:
         """Run a statement that returns rows."""
-        return self._store.execute(self.conn, builder, form, params).all()
+        return self._execute(builder, form, params).all()
 
     def fetch_raw(self, builder: Builder, *form: Hashable, **params: Any) -> list[tuple[Any, ...]]:
         """As `fetch`, for hot statements: plain tuples in the order of the columns, without names.
 
         Not in a caller's transaction, whose driver may be another.
         """
-        result = self._store.execute(self.conn, builder, form, params)
+        result = self._execute(builder, form, params)
         rows: Any = result.cursor.fetchall()
         result.close()
         return rows  # type: ignore[no-any-return]
 
     def write(self, builder: Builder, *form: Hashable, **params: Any) -> int:
         """Run a statement that returns none; answer how many rows it changed."""
-        return self._store.execute(self.conn, builder, form, params).rowcount
+        return self._execute(builder, form, params).rowcount
+
+    def _execute(
+        self, builder: Builder, form: tuple[Hashable, ...], params: dict[str, Any]
+    ) -> CursorResult[Any]:
+        result = self._store.execute(self.conn, builder, form, params)
+        self.stands = self._single
+        return result
 
     def read_instant(self, raw: Any) -> datetime | None:
         """Return the instant of a column."""
@@ -299,19 +311,23 @@ class Store:
     ) -> T:
         rest, sent, in_doubt = _FIRST_REST, False, False
         for left in range(tries - 1, -1, -1):
-            begun = False
+            current: Tx | None = None
             self.hangs.begin()
             try:
                 with self._transaction(reads=reads, single=single) as tx:
-                    begun = True
+                    current = tx
                     return op(tx)
             except (SQLAlchemyError, sqlite3.Error, psycopg.Error) as error:
                 cause = (isinstance(error, DBAPIError) and error.orig) or error
                 lost = self.dialect.is_lost(cause)
-                passing = self.dialect.is_transient(cause)
-                # Where a connection was lost, nobody knows what the server has done with it.
-                sent, in_doubt = sent or begun, in_doubt or (begun and lost)
-                passes = lost or passing or isinstance(error, PoolTimeoutError)
+                passes = lost or self.dialect.is_transient(cause)
+                passes = passes or isinstance(error, PoolTimeoutError)
+                if current is not None:
+                    sent = True
+                    # What has failed stands behind a commit: it is as if that answer were lost.
+                    lost = lost or current.stands
+                    # Where a connection was lost, nobody knows what the server has done with it.
+                    in_doubt = in_doubt or lost
                 if passes and left > 0 and (repeat_lost or not lost):
                     pass
                 elif not in_doubt and (refused := refusal(cause, self.description)) is not None:
@@ -337,7 +353,8 @@ class Store:
     def _transaction(self, *, reads: bool, single: bool) -> Iterator[Tx]:
         with self.engine.connect() as conn:
             lent = LENT in conn.info
-            if single and self._singles and not lent:
+            single = single and self._singles and not lent
+            if single:
                 conn.execution_options(isolation_level="AUTOCOMMIT")
             elif reads:
                 conn.execution_options(**{READS: True})
@@ -346,7 +363,7 @@ class Store:
                     # Without a session's state, the bounds must be said in each transaction.
                     conn.exec_driver_sql(BOUNDS)
                 try:
-                    yield Tx(conn, self)
+                    yield Tx(conn, self, single=single)
                 except DBAPIError as error:
                     if error.orig is not None and self.dialect.leads_astray(error.orig):
                         conn.invalidate()

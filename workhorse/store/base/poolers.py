@@ -31,10 +31,12 @@ class Opener:
 
     Args:
         settings: The settings, as a server's command line; empty where there are none.
+        decisive: More of them, which no option of a URL may change.
     """
 
-    def __init__(self, settings: str) -> None:
+    def __init__(self, settings: str, decisive: str = "") -> None:
         self._settings = settings
+        self._decisive = decisive
         self._refused = False
 
     def open(self, connect: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -42,8 +44,8 @@ class Opener:
 
         Args:
             connect: The driver's.
-            arguments: Its arguments. Options among them are the URL's own: they come last, and
-                stand.
+            arguments: Its arguments. Options among them are the URL's own: they come behind the
+                settings, and stand.
 
         Raises:
             psycopg.OperationalError: It failed.
@@ -51,7 +53,7 @@ class Opener:
         if not self._settings or self._refused:
             return connect(**arguments)
         own = arguments.get("options")
-        options = f"{self._settings} {own}" if own else self._settings
+        options = " ".join(filter(None, (self._settings, own, self._decisive)))
         try:
             return connect(**{**arguments, "options": options})
         except psycopg.OperationalError as error:

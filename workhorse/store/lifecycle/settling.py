@@ -14,6 +14,8 @@ from sqlalchemy import (
     Boolean,
     Text,
     case,
+    cast,
+    exists,
     func,
     literal_column,
     null,
@@ -28,13 +30,14 @@ from workhorse.domain.outcomes import Finish, HandBack, Retry, Settlement, Suspe
 from workhorse.domain.runs import Failure, Lease, Reason, RunState
 from workhorse.store.base.database import Tx
 from workhorse.store.base.dialect import Dialect
-from workhorse.store.base.schema import Id, Number, live, outcomes
+from workhorse.store.base.schema import Id, Number, freed, live, outcomes, runs
 from workhorse.store.durable.suspending import Suspension, suspend
 from workhorse.store.live.ending import (
     Ending,
     Successes,
     end_runs,
     end_succeeded,
+    next_turns,
     note_attempts,
 )
 from workhorse.store.live.leasing import LEASE_COLUMNS, held_by, lease_batch, lock_held
@@ -140,11 +143,25 @@ def settle_successes(tx: Tx, successes: Successes) -> Settled:
     return Settled(ended.states, ended.hints, ended.freed)
 
 
-def settled_before(tx: Tx, leases: Sequence[Lease]) -> set[RunId]:
-    """Return the runs whose outcome names my token: my own success, whose answer was lost."""
+def settled_before(tx: Tx, leases: Sequence[Lease]) -> Settled:
+    """Return what stands of ends that name these leases: my own, whose answer was lost.
+
+    What was to follow that answer is in it too: wakeups of sessions, and whose end is waited for.
+    """
+    settled = Settled()
     if not leases:
-        return set()
-    return {RunId(str(row.id)) for row in tx.fetch(_own_outcomes, batch=lease_batch(leases))}
+        return settled
+    sessions = set()
+    for row in tx.fetch(_own_outcomes, batch=lease_batch(leases)):
+        run_id = RunId(str(row.id))
+        settled.written[run_id] = RunState(row.state)
+        if row.noted:
+            settled.freed.append(run_id)
+        if row.session is not None:
+            sessions.add(row.session)
+    if sessions:
+        settled.hints = next_turns(tx, sessions)
+    return settled
 
 
 def successes_of(entries: Sequence[Entry]) -> Successes | None:
@@ -262,4 +279,7 @@ def _give(d: Dialect) -> Executable:
 
 def _own_outcomes(d: Dialect) -> Executable:
     u = d.rows("batch", LEASE_COLUMNS)
-    return select(outcomes.c.id).select_from(u.join(outcomes, held_by(outcomes, u)))
+    noted = exists().where(freed.c.source == cast(outcomes.c.id, Text))
+    return select(
+        outcomes.c.id, outcomes.c.state, runs.c.session, noted.label("noted")
+    ).select_from(u.join(outcomes, held_by(outcomes, u)).join(runs, runs.c.id == outcomes.c.id))

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
+    InternalError,
     InvalidRequestError,
     OperationalError,
     ResourceClosedError,
@@ -332,6 +333,21 @@ def test_an_equal_boundary_that_stands_undoes_the_operation_too(store: Store, ow
     check_both(store, held)
 
 
+def test_a_transaction_under_another_name_is_another_one(store: Store, own: Store) -> None:
+    held = lease(store)
+    carry_out(own, held, pay)
+
+    def pay_more(conn: Connection) -> str:
+        conn.execute(text("insert into accounts values (2, 200)"))
+        return '{"paid":200}'
+
+    answer = transact(own, a_record(held, "more", 2), pay_more, may_start=lambda: None)
+
+    assert answer.result is Recorded.STORED
+    assert paid(store) == 2
+    assert sorted(stored(store, held)) == ['{"paid":100}', '{"paid":200}']
+
+
 def test_a_boundary_that_is_just_being_committed_undoes_the_operation(
     postgresql_store: Store, postgresql_own: Store
 ) -> None:
@@ -370,6 +386,22 @@ def lose_the_answer(own: Store, *, after: bool, times: int = 1) -> list[str]:
     return noted
 
 
+def refuse_connections(own: Store, monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+    """Let nobody answer who connects anew, that many times; nothing rests between."""
+    noted: list[str] = []
+    connect = own.engine.dialect.connect
+
+    def refuse(*arguments: Any, **named: Any) -> Any:
+        if len(noted) < times:
+            noted.append("refused")
+            raise LOST[own.kind]("unable to open: nobody answers")
+        return connect(*arguments, **named)
+
+    monkeypatch.setattr(own.engine.dialect, "connect", refuse)
+    monkeypatch.setattr(transacting, "_rests", lambda: itertools.repeat(0.0))
+    return noted
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["not committed", "committed"])
 def test_a_commit_whose_answer_is_lost_happens_once(store: Store, own: Store, after: bool) -> None:
     held, calls = lease(store), 0
@@ -387,6 +419,24 @@ def test_a_commit_whose_answer_is_lost_happens_once(store: Store, own: Store, af
     assert answer.boundary.value == '{"paid":100}'
     assert noted == ["lost"]
     assert calls == (1 if after else 2)
+    check_both(store, held)
+
+
+def test_a_lost_answer_is_looked_up_however_often_the_look_fails(
+    store: Store, own: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until a look has passed, the operation's own writes may stand."""
+    held, calls = lease(store), 0
+    lose_the_answer(own, after=True)
+    refused = refuse_connections(own, monkeypatch, times=2)
+
+    def count(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        return pay(conn)  # twice would break the primary key
+
+    assert carry_out(own, held, count).result is Recorded.STORED
+    assert (calls, len(refused)) == (1, 2)
     check_both(store, held)
 
 
@@ -455,6 +505,60 @@ def test_a_lost_connection_repeats_the_operation(
     assert carry_out(postgresql_own, held, die_once).result is Recorded.STORED
     assert calls == 2
     check_both(postgresql_store, held)
+
+
+def test_a_transaction_that_cannot_be_begun_is_begun_again(store: Store, own: Store) -> None:
+    """A busy file, or a connection that was lost in its pool: nothing was called yet."""
+    held, failures = lease(store), [LOST[own.kind]("disk I/O error: the connection is lost")]
+    do_begin = own.engine.dialect.do_begin
+
+    def begin(raw: Any) -> None:
+        if failures:
+            raise failures.pop()
+        do_begin(raw)
+
+    own.engine.dialect.do_begin = begin  # type: ignore[method-assign,assignment]
+
+    assert carry_out(own, held, pay).result is Recorded.STORED
+    assert not failures
+    check_both(store, held)
+
+
+def test_a_connection_that_was_lost_in_its_pool_is_replaced(
+    postgresql_store: Store, postgresql_own: Store
+) -> None:
+    """It is found out by the transaction's first statement, as after a failover."""
+    held, calls = lease(postgresql_store), 0
+    with postgresql_own.engine.connect() as conn:
+        pid = conn.execute(text("select pg_backend_pid()")).scalar_one()
+    rows(postgresql_store, "select pg_terminate_backend(:pid, 20000)", pid=pid)
+
+    def count(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        return pay(conn)
+
+    assert carry_out(postgresql_own, held, count).result is Recorded.STORED
+    assert calls == 1
+    check_both(postgresql_store, held)
+
+
+def test_a_server_that_only_reads_is_left(postgresql_store: Store, postgresql_own: Store) -> None:
+    """A connection in the pool may lead to what is a standby since a failover."""
+    held = lease(postgresql_store)
+    backends: list[int] = []
+
+    def write(conn: Connection) -> str:
+        backends.append(conn.execute(text("select pg_backend_pid()")).scalar_one())
+        if len(backends) == 1:
+            conn.execute(text("do $$ begin raise exception 'x' using errcode = '25006'; end $$"))
+        return pay(conn)
+
+    with pytest.raises(InternalError):
+        carry_out(postgresql_own, held, write)
+    assert carry_out(postgresql_own, held, write).result is Recorded.STORED
+
+    assert len(set(backends)) == 2
 
 
 @pytest.mark.parametrize(
@@ -530,25 +634,13 @@ def test_who_may_not_start_any_more_does_not(store: Store, own: Store) -> None:
 def test_a_store_that_is_away_is_waited_for(
     store: Store, own: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, asked = lease(store), 0
-
-    def refuse(*arguments: Any, **named: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked <= 8:  # more often than the operation itself may be tried
-            kind = (
-                psycopg.OperationalError if own.kind == "postgresql" else sqlite3.OperationalError
-            )
-            raise kind("unable to open: nobody answers")
-        return connect(*arguments, **named)
-
+    held, rests = lease(store), itertools.count()
     own.close()
-    connect = own.engine.dialect.connect
-    monkeypatch.setattr(own.engine.dialect, "connect", refuse)
-    monkeypatch.setattr(transacting, "_rests", lambda: itertools.repeat(0.0))
+    refused = refuse_connections(own, monkeypatch, times=8)  # the operation is tried six times
+    monkeypatch.setattr(transacting, "_rests", lambda: (0.0 for _ in rests))
 
     assert carry_out(own, held, pay).result is Recorded.STORED
-    assert asked == 9
+    assert (len(refused), next(rests)) == (8, 8)  # it rests after each of them
     check_both(store, held)
 
 
@@ -683,6 +775,30 @@ def test_an_end_on_the_drivers_connection_is_found_out_on_postgresql(
     assert (paid(postgresql_store), stored(postgresql_store, held)) == (1, [])
 
 
+def test_a_connection_whose_end_went_past_us_is_nobodys_again(postgresql_store: Store) -> None:
+    """What was set on it there is not seen from here: it would commit each statement by itself."""
+    single = postgresql_store.sibling(connections=1, bounded=False)
+    held = lease(postgresql_store)
+
+    def end(conn: Connection) -> str:
+        raw: Any = conn.connection.driver_connection
+        raw.commit()
+        raw.autocommit = True
+        return "null"
+
+    def fail(conn: Connection) -> str:
+        pay(conn)
+        raise ZeroDivisionError
+
+    with pytest.raises(TransactionMisuseError):
+        carry_out(single, held, end)
+    with pytest.raises(ZeroDivisionError):
+        carry_out(single, held, fail)
+
+    check_nothing(postgresql_store, held)
+    single.close()
+
+
 def test_a_failed_statement_that_is_passed_over_is_said(
     postgresql_store: Store, postgresql_own: Store
 ) -> None:
@@ -735,6 +851,17 @@ def test_savepoints_are_fine(store: Store, own: Store) -> None:
         return value
 
     assert carry_out(own, held, nest).result is Recorded.STORED
+    check_both(store, held)
+
+
+def test_options_that_end_nothing_are_fine(store: Store, own: Store) -> None:
+    held = lease(store)
+
+    def in_pages(conn: Connection) -> str:
+        conn.execution_options(insertmanyvalues_page_size=50)
+        return pay(conn)
+
+    assert carry_out(own, held, in_pages).result is Recorded.STORED
     check_both(store, held)
 
 
@@ -793,6 +920,8 @@ def test_a_connection_goes_back_as_it_came(store: Store, own: Store) -> None:
     """The next one that has it can end its transactions, also after one that failed."""
     single = own.sibling(connections=1, bounded=False)
     held = lease(store)
+    made: list[Any] = []
+    event.listen(single.engine, "connect", lambda raw, _: made.append(raw))
 
     def fail(conn: Connection) -> str:
         raise ZeroDivisionError
@@ -810,7 +939,25 @@ def test_a_connection_goes_back_as_it_came(store: Store, own: Store) -> None:
 
     assert paid(store) == 2
     assert single.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert len(made) == 1
     single.close()
+
+
+def test_a_connection_whose_store_is_closed_meanwhile_is_closed(store: Store, own: Store) -> None:
+    """Its pool has been left, and nobody would look there again."""
+    held = lease(store)
+    kept: list[Any] = []
+
+    def close(conn: Connection) -> str:
+        kept.append(conn.connection.driver_connection)
+        own.close()
+        return pay(conn)
+
+    assert carry_out(own, held, close).result is Recorded.STORED
+
+    with pytest.raises((psycopg.OperationalError, sqlite3.ProgrammingError), match="closed"):
+        kept[0].execute("select 1")
+    check_both(store, held)
 
 
 @pytest.mark.parametrize(
@@ -898,6 +1045,36 @@ def test_our_own_wait_for_the_row_is_bounded(
         assert carry_out(postgresql_own, held, count).result is Recorded.STORED
 
     assert calls == 3
+    check_both(postgresql_store, held)
+
+
+def test_the_look_for_a_lost_answer_is_bounded_too(
+    postgresql_store: Store, postgresql_own: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        transacting, "_OWN_BOUNDS", transacting._OWN_BOUNDS.replace("'12s'", "'10ms'")
+    )
+    held, starts, calls = lease(postgresql_store), 0, 0
+    lose_the_answer(postgresql_own, after=True)
+
+    def may_start() -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 2:  # it is committed, and nobody has heard of it
+            rival.lock(held.run_id)
+        if starts == 4:
+            rival.commit()
+
+    def count(conn: Connection) -> str:
+        nonlocal calls
+        calls += 1
+        return pay(conn)
+
+    with ThreadPoolExecutor(1) as thread, Rival(postgresql_store) as rival:
+        answer = thread.submit(carry_out, postgresql_own, held, count, may_start=may_start)
+        assert answer.result(20).result is Recorded.STORED
+
+    assert (starts, calls) == (4, 1)
     check_both(postgresql_store, held)
 
 

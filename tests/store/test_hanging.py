@@ -56,6 +56,23 @@ class Rig:
     def aside(self, job: Callable[[], Any]) -> Future[Any]:
         return self._thread.submit(job)
 
+    @contextmanager
+    def own(self) -> Iterator[Store]:
+        """The operations' store, as a worker has it; what hangs there is broken at the end."""
+        own = self.store.sibling(connections=2, bounded=False)
+        own.hangs = self.store.hangs
+        try:
+            yield own
+        finally:
+            own.abort()
+            own.close()
+
+    def a_record(self) -> Record:
+        return Record(
+            lease=lease_of(a_claimed(self.store)),
+            boundary=NewBoundary(name="pay", kind=BoundaryKind.CHECKPOINT, seq=1),
+        )
+
     def broken(self) -> None:
         """Wait, for more than the time that it has, until the call under way is broken."""
 
@@ -215,12 +232,6 @@ def test_a_server_that_cannot_be_asked_is_no_reason_to_break(
 
 def test_a_handlers_own_transaction_over_a_silent_connection_is_done_again(rig: Rig) -> None:
     """Its operation may take as long as it likes, but not longer than the server is at it."""
-    own = rig.store.sibling(connections=2, bounded=False)
-    own.hangs = rig.store.hangs
-    record = Record(
-        lease=lease_of(a_claimed(rig.store)),
-        boundary=NewBoundary(name="pay", kind=BoundaryKind.CHECKPOINT, seq=1),
-    )
     called: list[int] = []
 
     def pay(conn: Connection) -> str:
@@ -230,33 +241,51 @@ def test_a_handlers_own_transaction_over_a_silent_connection_is_done_again(rig: 
         conn.execute(text("select 1"))
         return "1"
 
-    answer = rig.aside(lambda: transact(own, record, pay, may_start=lambda: None))
-    assert rig.proxy.swallowed.wait(20)
-    rig.proxy.swallow(False)
-    rig.broken()
-    assert answer.result(20).result is Recorded.STORED
+    record = rig.a_record()
+    with rig.own() as own:
+        answer = rig.aside(lambda: transact(own, record, pay, may_start=lambda: None))
+        assert rig.proxy.swallowed.wait(20)
+        rig.proxy.swallow(False)
+        rig.broken()
+        assert answer.result(20).result is Recorded.STORED
     assert len(called) == 2
-    own.close()
 
 
-def test_a_handlers_own_transaction_hears_nothing_at_its_end_and_is_looked_up(rig: Rig) -> None:
-    own = rig.store.sibling(connections=2, bounded=False)
-    own.hangs = rig.store.hangs
-    record = Record(
-        lease=lease_of(a_claimed(rig.store)),
-        boundary=NewBoundary(name="pay", kind=BoundaryKind.CHECKPOINT, seq=1),
-    )
+def test_a_handlers_own_transaction_may_take_its_time(rig: Rig) -> None:
+    """A time decides only before its operation and behind it; and then nothing is watched."""
+
+    def computes(conn: Connection) -> str:
+        rig.clock.now += 31
+        assert rig.store.hangs.look() == 0
+        return "1"
+
+    record = rig.a_record()
+    with rig.own() as own:
+        answer = rig.aside(lambda: transact(own, record, computes, may_start=lambda: None))
+        assert answer.result(20).result is Recorded.STORED
+    assert rig.store.hangs._waits == {}
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "not to be asked"])
+def test_a_handlers_own_transaction_hears_nothing_at_its_end_and_is_looked_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """Also where the server does not say whether it is at work: the end is ours, and short."""
+    if not asked:
+        nobody = Store.open("postgresql://127.0.0.1:1/nothing").target
+        monkeypatch.setattr(rig.store.hangs, "_target", nobody)
 
     def pay(conn: Connection) -> str:
         rig.proxy.swallow_behind(b"COMMIT")
         return "1"
 
-    answer = rig.aside(lambda: transact(own, record, pay, may_start=lambda: None))
-    assert rig.proxy.swallowed.wait(20)
-    rig.proxy.swallow(False)
-    rig.broken()
-    assert answer.result(20).result is Recorded.STORED
-    own.close()
+    record = rig.a_record()
+    with rig.own() as own:
+        answer = rig.aside(lambda: transact(own, record, pay, may_start=lambda: None))
+        assert rig.proxy.swallowed.wait(20)
+        rig.proxy.swallow(False)
+        rig.broken()
+        assert answer.result(20).result is Recorded.STORED
 
 
 def test_a_call_within_a_call_leaves_the_first_one_watched(rig: Rig) -> None:

@@ -19,6 +19,7 @@ from tests.store.acting import (
     history_of,
     lease_of,
     names_passed,
+    promoted,
     put,
     put_many,
     reach,
@@ -27,6 +28,7 @@ from tests.store.acting import (
     seen,
     take,
     take_one,
+    waiting,
     write,
 )
 from tests.store.invariants import check_invariants
@@ -388,6 +390,23 @@ def test_as_many_bytes_as_come_with_a_claim_and_no_more(store: Store) -> None:
 
     assert [each.left_out for each in boundaries] == [False] * 8 + [True] * 2
     assert all((each.value is None) == each.left_out for each in boundaries)
+
+
+def test_what_has_no_value_is_not_left_out(store: Store, clock: ManualClock) -> None:
+    """Who looked for its value would find none, and take his lease for lost."""
+    claimed = a_claimed(store)
+    part = json.dumps("x" * (LOADED_BYTES // 8 - 2))
+    write(store, claimed, *(a_checkpoint(f"{at}", part, seq=at) for at in range(1, 10)))
+    write(store, claimed, NewBoundary(name="nap", kind=BoundaryKind.TIMER, seq=10, delay_ms=0))
+    end(store, claimed, waiting(BoundaryKind.SIGNAL, 1_000, "word"))
+    clock.advance(1_000)
+    promoted(store)
+
+    history = take_one(store, claimed.id).history
+
+    left_out = {each.name: each.left_out for each in history.boundaries}
+    assert [left_out[name] for name in ("9", "nap", "word")] == [True, False, False]
+    assert [(each.value, each.left_out) for each in history.deliveries] == [(None, False)]
 
 
 def test_bytes_are_counted_as_utf_8(store: Store) -> None:

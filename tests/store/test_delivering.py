@@ -44,6 +44,8 @@ from workhorse.errors import (
 )
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.durable.delivering import was_delivered
+from workhorse.store.durable.putting import NewDelivery
+from workhorse.store.durable.putting import put as put_deliveries
 from workhorse.store.lifecycle.settling import Entry, settle
 from workhorse.store.lifecycle.sweeping import promote
 from workhorse.store.live.ending import Ending, end_runs
@@ -99,6 +101,27 @@ def test_a_value_of_another_kind_settles_nothing(store: Store) -> None:
     assert send(store, run_id, kind=HUMAN)[0] is KEPT
     assert state_of(store, run_id) is RunState.WAITING
     assert send(store, run_id, kind=SIGNAL)[0] is DELIVERED
+
+
+def test_a_wait_that_another_run_has_got_to_is_its_own(store: Store) -> None:
+    a_waiting(store, name="word")
+    run_id = a_waiting(store, name="other")
+
+    assert send(store, run_id, name="word") == (KEPT, [])
+    assert state_of(store, run_id) is RunState.WAITING
+
+
+@pytest.mark.parametrize("names", [("word", "other"), ("other", "word")])
+def test_of_two_values_at_once_the_one_that_is_waited_for_wakes_the_run(
+    store: Store, names: tuple[str, str]
+) -> None:
+    run_id = a_waiting(store, name="word")
+    new = [NewDelivery(run_id=run_id, kind=SIGNAL, name=name, value="1") for name in names]
+
+    put_all = store.run(put_deliveries, new)
+
+    assert (put_all.woken, hinted(put_all.hints)) == ([run_id], [run_id])
+    assert (state_of(store, run_id), live_row(store, run_id).inbox) == (RunState.READY, 2)
 
 
 def test_a_value_that_came_since_the_claim_is_not_waited_for(store: Store) -> None:

@@ -13,6 +13,7 @@ from tests.store.acting import (
     do,
     end,
     hinted,
+    lease_of,
     live_row,
     promoted,
     put_many,
@@ -35,14 +36,20 @@ from tests.store.waiting import (
     send,
     waiting_for,
 )
-from workhorse.domain.boundaries import DeliveryResult
+from workhorse.domain.boundaries import LOADED_BYTES, DeliveryResult
 from workhorse.domain.ids import RunId
 from workhorse.domain.runs import RunState
 from workhorse.errors import DeliveryConflictError, TokenNotFoundError
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.base.pages import PAGE
 from workhorse.store.durable.freeing import SMALL_PASS, free, freed_sources
-from workhorse.store.durable.tokens import complete_token, create_token, expire_tokens
+from workhorse.store.durable.tokens import (
+    complete_token,
+    create_token,
+    expire_tokens,
+    settle_due,
+    token_ends,
+)
 from workhorse.store.lifecycle.settling import settle
 from workhorse.store.lifecycle.sweeping import promote
 from workhorse.store.live.noting import note_freed
@@ -121,6 +128,42 @@ def test_a_settled_token_is_counted_with_what_its_own_run_was_sent(store: Store)
         ]
     )
     assert [live_row(store, run.id).inbox for run in (one, other, third)] == [1, 2, 0]
+
+
+def test_a_settled_token_is_as_large_as_its_value(store: Store) -> None:
+    """By that its value is left out of a claim, where it would keep many small ones away."""
+    large = json.dumps("ä" * (LOADED_BYTES // 8))
+    ref = a_ref(store)
+    complete(store, ref, large)
+    claimed = a_claimed(store)
+    end(store, claimed, waiting_for(ref))
+
+    (came,) = take_one(store, claimed.id).history.deliveries
+
+    assert (came.value, came.left_out) == (None, True)
+    assert rows(store, "select bytes from {s}deliveries")[0].bytes == len(large.encode())
+
+
+def test_one_pass_wakes_who_waits_and_leaves_who_is_at_work(store: Store) -> None:
+    ref, early = a_ref(store), a_ref(store)
+    before, after = linked(store, ref), a_claimed(store)
+    end(store, after, waiting_for(early, ref))
+    complete(store, early)
+    passed(store, early)
+    at_work = take_one(store, after.id)
+    last = linked(store, ref)
+    complete(store, ref)
+
+    swept = passed(store, ref)
+
+    assert (swept.count, sorted(hinted(swept.hints))) == (3, sorted([before, last]))
+    found = {run_id: live_row(store, run_id) for run_id in (before, at_work.id, last)}
+    assert {run_id: (row.state, row.inbox) for run_id, row in found.items()} == {
+        before: ("ready", 1),
+        at_work.id: ("running", 2),
+        last: ("ready", 1),
+    }
+    assert found[at_work.id].token == lease_of(at_work).token
 
 
 def test_what_a_pass_leaves_stands_behind_the_rest(store: Store, clock: ManualClock) -> None:
@@ -298,6 +341,28 @@ def test_a_wait_for_a_token_is_due_when_the_token_is(store: Store, clock: Manual
     clock.advance(1)
     assert promoted(store).count == 1
     assert state_of(store, run_id) is RunState.READY
+
+
+def test_only_tokens_whose_time_has_come_are_settled_by_it(
+    store: Store, clock: ManualClock
+) -> None:
+    due, later, open_end, completed = (
+        a_ref(store, 1_000), a_ref(store, 1_001), a_ref(store), a_ref(store, 1_000),
+    )  # fmt: skip
+    not_asked, aside = a_ref(store, 1_000), a_ref(store)
+    for ref in (completed, aside):
+        complete(store, ref)
+    clock.advance(1_000)
+
+    asked = [due, later, open_end, completed, "tok_nobody_knows"]
+    ends = store.run(settle_due, asked)
+
+    assert {ref: (end.state, end.value) for ref, end in ends.items()} == {
+        due: ("timed_out", None),
+        completed: ("value", '"paid"'),
+    }
+    assert store.run(token_ends, asked) == ends
+    assert {_token(store, ref)[0] for ref in (later, open_end, not_asked)} == {"open"}
 
 
 def test_tokens_expire_in_pages(store: Store, clock: ManualClock) -> None:

@@ -130,6 +130,42 @@ def test_a_claim_of_the_new_run_brings_what_was_taken_over(store: Store) -> None
         end(store, claimed, RETRY_NOW)
 
 
+def test_what_another_run_was_sent_settles_nothing_here(store: Store) -> None:
+    """What is open of a child or a token is left out, or nobody would ever end it."""
+    old, beside = _durable(store), a_claimed(store)
+    for name, kind in (("open child", CHILD), ("open token", TOKEN), ("word", SIGNAL)):
+        received(store, beside.id, name, kind, value="1")
+
+    new = _again(store, old, "open token")
+
+    assert _kept(store, new)[0] == ["charge", "paid", "label"]
+    assert (live_row(store, new).inbox, live_row(store, beside.id).inbox) == (2, 3)
+
+
+def test_what_was_sent_of_another_kind_belongs_to_no_boundary_of_its_name(store: Store) -> None:
+    run = a_claimed(store)
+    passed(store, run, "part", CHILD, detail='"id"')
+    passed(store, run, "word", SIGNAL)
+    for name, kind in (("part", SIGNAL), ("word", SIGNAL), ("word", HUMAN)):
+        received(store, run.id, name, kind, value=f'"{kind}"')
+    end(store, run, FAIL)
+
+    new = _again(store, run.id, "word")
+
+    assert [each.name for each in store.run(read_boundaries, new)] == ["word"]
+    assert [each.kind for each in store.run(read_deliveries, new)] == [SIGNAL]
+
+
+def test_what_nobody_has_asked_for_comes_along_though_nothing_was_passed(store: Store) -> None:
+    run = a_claimed(store)
+    received(store, run.id, "word", value='"unread"')
+    end(store, run, FAIL)
+
+    claimed = take_one(store, _again(store, run.id, "all"))
+
+    assert [each.value for each in claimed.history.deliveries] == ['"unread"']
+
+
 def test_waits_that_were_open_are_open_again(store: Store) -> None:
     new = _again(store, _durable(store), "all")
 
@@ -234,3 +270,10 @@ def test_what_a_choice_has_closed_is_open_again_where_it_does_not(
 
     assert _kept(store, new) == (passed_there, came)
     assert {wait.name for wait in store.run(list_waits, run_id=new)} == {*passed_there} - {"won"}
+
+
+def test_what_another_run_has_chosen_closes_nothing_here(store: Store) -> None:
+    old, beside = _chosen(store), a_claimed(store)
+    passed(store, beside, "any:asked", ANY, value="{}", detail='["approved", "asked"]')
+
+    assert _kept(store, _again(store, old, "asked")) == (["asked"], [])

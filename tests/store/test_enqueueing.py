@@ -36,7 +36,7 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Enqueued, NewRun, RunState
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.lifecycle.settling import settle
-from workhorse.store.producing.enqueueing import enqueue
+from workhorse.store.producing.enqueueing import enqueue, hints_of
 
 
 def _enqueue(store: Store, *runs: NewRun) -> list[Enqueued]:
@@ -74,25 +74,28 @@ def test_1000_runs_come_in_at_once(store: Store) -> None:
     assert ids == sorted(ids)
 
 
-@pytest.mark.parametrize(("count", "size"), [(25, 1_000_000), (2_300, 10)])
+@pytest.mark.parametrize(
+    ("size", "parts"), [(1_000_000, [9, 9, 7]), (10, [1_000, 1_000, 300])], ids=["chars", "rows"]
+)
 def test_a_large_batch_comes_in_by_parts_and_in_its_order(
-    store: Store, count: int, size: int
+    store: Store, size: int, parts: list[int]
 ) -> None:
     """As one statement, a thousand payloads of a mebibyte are more than a database takes."""
-    sizes: list[int] = []
+    batches: dict[str, int] = {}  # SQLite is handed each twice
 
     @event.listens_for(store.engine, "before_cursor_execute")
     def measure(*args: Any) -> None:
-        batch = args[3].get("batch", "") if isinstance(args[3], dict) else ""
-        sizes.append(len(batch))
+        batch = args[3].get("batch", "[]") if isinstance(args[3], dict) else "[]"
+        batches.setdefault(batch, len(json.loads(batch)))
 
-    payload = '"' + "x" * size + '"'
+    payload, count = '"' + "x" * size + '"', sum(parts)
     runs = [a_run(payload=payload, delay_ms=number) for number in range(count)]
     answers = _enqueue(store, *runs)
 
     assert [answer.run_id for answer in answers] == [run.id for run in runs]
     assert [answer.due_in_ms for answer in answers] == [None, *range(1, count)]
-    assert 0 < max(sizes) < 10_000_000
+    assert [each for each in batches.values() if each] == parts
+    assert max(map(len, batches)) < 10_000_000
     assert rows(store, "select count(*) from {s}live") == [(count,)]
 
 
@@ -369,3 +372,51 @@ def test_a_rolled_back_enqueue_leaves_nothing(store: Store) -> None:
 
     for sql in ("select * from {s}runs", "select * from {s}live", "select * from {s}keys"):
         assert rows(store, sql) == []
+
+
+# -- wakeups -------------------------------------------------------------------------------------
+
+
+def _woken(*pairs: tuple[NewRun, Enqueued], stride: int = 1) -> list[tuple[RunId, int]]:
+    new, done = zip(*pairs, strict=True)
+    hints = hints_of(new, done, reach=reach, stride=stride)
+    return [(hint.run_id, hint.delay_ms) for hint in hints]
+
+
+def _answered(due_in_ms: int | None = None, **fields: Any) -> tuple[NewRun, Enqueued]:
+    run = a_run(**fields)
+    return run, Enqueued(run.id, run.queue, created=True, due_in_ms=due_in_ms)
+
+
+def test_a_wakeup_follows_for_each_run_that_is_ready_or_due_within_reach() -> None:
+    ready, past, near, far = map(_answered, (None, -1, REACH_MS, REACH_MS + 1))
+
+    assert _woken(ready, past, near, far) == [
+        (ready[0].id, 0),
+        (past[0].id, 0),
+        (near[0].id, REACH_MS),
+    ]
+
+
+def test_no_wakeup_follows_for_what_was_there_or_comes_after_others() -> None:
+    run, known = _answered()
+    there = a_run(), Enqueued(known.run_id, QUEUE, created=False)
+    after = run._replace(after=(known.run_id,)), known
+
+    assert _woken(there, after) == []
+
+
+def test_one_wakeup_in_so_many_follows_for_each_queue() -> None:
+    ready = [_answered(queue=queue) for queue in "abaaabaa"]
+
+    woken = _woken(*ready, stride=3)
+
+    assert woken == [(ready[at][0].id, 0) for at in (0, 1, 4)]
+
+
+def test_a_wakeup_bears_what_its_run_is_traced_by() -> None:
+    (run, now), (other, later) = _answered(traceparent="a"), _answered(5, traceparent="b")
+
+    hints = hints_of([run, other], [now, later], reach=reach)
+
+    assert [(hint.queue, hint.traceparent) for hint in hints] == [(QUEUE, "a"), (QUEUE, "b")]

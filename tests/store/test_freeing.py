@@ -599,16 +599,17 @@ def test_in_a_session_it_stands_behind_those_that_it_comes_after(
 def test_in_a_session_it_stands_behind_those_that_it_waits_for_through_another(
     store: Store, clock: ManualClock
 ) -> None:
-    """Who stands between them is in no session, or in another, behind one that waits itself."""
+    """Who stands between them is in no session, or in another, itself or behind one that waits."""
     first = put(store, session="s", delay_ms=60_000)
     between = put_after(store, first)
+    farther = put_after(store, between)
     ahead = put_after(store, first, session="t")
     other = put(store, session="t")
-    last = [put_after(store, each, session="s") for each in (between, other)]
+    last = [put_after(store, each, session="s") for each in (between, farther, ahead, other)]
 
     clock.advance(60_000)
     promoted(store)
-    for each in (first, between, ahead, other, *last):
+    for each in (first, between, farther, ahead, other, *last):
         end(store, take_one(store, each), SUCCEED)
         freed(store)
 
@@ -616,14 +617,19 @@ def test_in_a_session_it_stands_behind_those_that_it_waits_for_through_another(
 def test_in_a_session_it_stands_behind_nobody_whom_it_does_not_wait_for(
     store: Store, clock: ManualClock
 ) -> None:
-    """One that is due later, and that another comes after, keeps nobody."""
+    """One that is due later, and that others come after, keeps nobody: in another session, or
+    behind.
+    """
     later = put(store, session="s", delay_ms=60_000)
     put_after(store, later)
+    put_after(store, later, session="u")
+    put(store, session="u")
     first = put(store)
-    between = put_after(store, first)
-    last = put_after(store, between, session="s")
+    between, ahead = put_after(store, first), put_after(store, first, session="t")
+    put_after(store, later, session="t")
+    last = [put_after(store, each, session="s") for each in (between, ahead)]
 
-    for each in (first, between, last):
+    for each in (first, between, ahead, *last):
         end(store, take_one(store, each), SUCCEED)
         freed(store)
 

@@ -29,7 +29,7 @@ from workhorse.errors import IdempotencyConflictError
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.operators.operating import cancel
 from workhorse.store.producing.enqueueing import enqueue
-from workhorse.store.producing.idempotency import reset_key
+from workhorse.store.producing.idempotency import KeysHeldError, reset_key
 
 
 def _enqueue(store: Store, *runs: NewRun) -> list[Enqueued]:
@@ -193,6 +193,17 @@ def test_the_store_itself_waits_longer_than_for_other_locks(postgresql_store: St
     assert told.run_id == owner.run_id
     assert limits == ["0"]
     assert store.run(lambda tx: tx.conn.exec_driver_sql("show lock_timeout").scalar_one()) == "2s"
+
+
+def test_who_is_not_patient_gives_an_owner_a_moment(postgresql_store: Store) -> None:
+    """Others share his transaction; nothing else bounds this one, nor those of a caller."""
+    store = postgresql_store
+    with Rival(store) as second, Rival(store) as first:
+        first.call(enqueue, [a_run(key="k")], reach=reach)
+        answer = second.start(enqueue, [a_run(key="k")], reach=reach, patient=False)
+
+        with pytest.raises(KeysHeldError):
+            answer.result(10)
 
 
 def test_an_owner_that_rolled_back_does_not_block_the_next(postgresql_store: Store) -> None:

@@ -440,7 +440,9 @@ def test_a_lost_answer_is_looked_up_however_often_the_look_fails(
     check_both(store, held)
 
 
-def test_a_commit_that_never_gets_an_answer_is_given_up(store: Store, own: Store) -> None:
+def test_a_commit_that_never_gets_an_answer_is_given_up(
+    store: Store, own: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     held = lease(store)
     noted = lose_the_answer(own, after=False, times=100)
 
@@ -448,6 +450,7 @@ def test_a_commit_that_never_gets_an_answer_is_given_up(store: Store, own: Store
         carry_out(own, held, pay)
 
     assert len(noted) == 6
+    assert "waits for the store" not in caplog.text
     check_nothing(store, held)
 
 
@@ -632,7 +635,10 @@ def test_who_may_not_start_any_more_does_not(store: Store, own: Store) -> None:
 
 
 def test_a_store_that_is_away_is_waited_for(
-    store: Store, own: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    own: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     held, rests = lease(store), itertools.count()
     own.close()
@@ -641,6 +647,7 @@ def test_a_store_that_is_away_is_waited_for(
 
     assert carry_out(own, held, pay).result is Recorded.STORED
     assert (len(refused), next(rests)) == (8, 8)  # it rests after each of them
+    assert caplog.text.count("waits for the store") == 1
     check_both(store, held)
 
 

@@ -495,6 +495,25 @@ def test_a_value_and_a_run_that_comes_to_wait(postgresql_store: Store, first: st
     assert state_of(store, claimed.id) is RunState.READY
 
 
+def test_who_comes_to_wait_is_kept_by_nobody_who_waits_or_by_another_token(
+    postgresql_store: Store,
+) -> None:
+    store = postgresql_store
+    ref, another = a_ref(store), a_ref(store)
+    one, other = a_claimed(store), a_claimed(store)
+
+    with Rival(store) as rival:
+        rival.call(settle, [an_entry(one, waiting_for(ref))], reach=reach)
+        rival.call(complete_token, another, '"paid"', key=None)
+        # It is not repeated, and a lock that is not got within two seconds is an error.
+        settled = store.try_once(settle, [an_entry(other, waiting_for(ref))], reach=reach)
+        rival.commit()
+
+    assert settled.written == {other.id: RunState.WAITING}
+    assert links_of(store, ref) == 2
+    freed(store)
+
+
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 def test_two_passes(postgresql_store: Store, ends: str) -> None:
     """One has the token in hand; the other leaves it alone, and what is left goes on later."""

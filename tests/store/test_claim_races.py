@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.store.acting import (
     LEASE_MS,
     QUEUE,
     TASK,
     a_token,
+    do,
     end,
     ids_of,
     lease_of,
@@ -90,17 +93,30 @@ def test_a_locked_row_delays_nobody_and_hides_nothing(postgresql_store: Store) -
     assert ids_of(take(store, scan=True)) == [ids[0], ids[3]]
 
 
-def test_a_run_that_is_cancelled_while_it_is_looked_at_is_not_taken(
-    postgresql_store: Store,
+def _look_slowly(store: Store) -> None:
+    """Make each look at the paused queues wait, in the middle of its statement, for a lock."""
+    do(store, "alter table {s}queues rename to queues_there")
+    do(
+        store,
+        "create function {s}there() returns setof {s}queues_there language sql as"
+        " $$ select pg_advisory_xact_lock_shared(1); select * from {s}queues_there $$",
+    )
+    do(store, "create view {s}queues as select * from {s}there()")
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["by id", "by scan"])
+def test_a_run_that_is_put_off_while_it_is_looked_at_is_not_taken(
+    postgresql_store: Store, named: bool
 ) -> None:
-    """The lock reads the newest row: what the page saw before does not count."""
+    """The lock reads the newest row: what the statement saw before does not count."""
     store = postgresql_store
     first, second = put(store), put(store)
+    _look_slowly(store)
     with Rival(store) as other, Rival(store) as worker:
-        other.execute("lock table {s}live in access exclusive mode")
+        other.execute("select pg_advisory_xact_lock(1)")
         answer = worker.start(
-            claim, queue=QUEUE, ids=[first], tasks=[TASK], free=5, token=a_token(),
-            lease_ms=LEASE_MS,
+            claim, queue=QUEUE, ids=[first] if named else [], tasks=[TASK], free=5,
+            token=a_token(), lease_ms=LEASE_MS,
         )  # fmt: skip
         worker.wait_until_blocked()
         other.execute(

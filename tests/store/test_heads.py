@@ -26,6 +26,7 @@ from workhorse.domain.ids import RunId
 from workhorse.domain.outcomes import Settlement
 from workhorse.store.base.database import ManualClock, Store
 from workhorse.store.lifecycle.cursors import SLOW_COMMIT_US, Head
+from workhorse.store.lifecycle.picking import PAGE
 from workhorse.store.operators.operating import pause_queue, resume_queue
 
 
@@ -61,6 +62,47 @@ def test_a_short_look_finds_what_is_more_or_less_urgent(
     more, same = put(store, priority=90), put(store, priority=50)
 
     assert {*ids_of(take(store, scan=True, cursor=head))} == {more, same, less}
+
+
+def test_a_short_look_finds_the_most_urgent_before_the_next_to_it(
+    postgresql_store: Store, clock: ManualClock
+) -> None:
+    store = postgresql_store
+    put(store, priority=99)
+    head = head_of(store)
+    clock.advance(5_000)
+    first = put(store, priority=100)
+
+    assert ids_of(take(store, scan=True, cursor=head)) == [first]
+
+
+def test_a_short_look_finds_what_lies_behind_a_page_that_was_taken_whole(
+    postgresql_store: Store, clock: ManualClock
+) -> None:
+    store = postgresql_store
+    ids = put_many(store, PAGE + 5)
+    clock.advance(60_000)
+    head = head_of(store, free=PAGE)
+
+    assert ids_of(take(store, scan=True, cursor=head)) == ids[PAGE:]
+
+
+def test_a_short_look_begins_at_the_first_that_was_left(
+    postgresql_store: Store, clock: ManualClock
+) -> None:
+    """What comes late before it is left to a look at the very head."""
+    store = postgresql_store
+    put(store)
+    clock.advance(10)
+    left = put(store)
+    clock.advance(60_000)
+    head = head_of(store)
+    clock.advance(-60_005)
+    late = put(store)
+    clock.advance(60_005)
+
+    assert ids_of(take(store, scan=True, cursor=head)) == [left]
+    assert ids_of(take(store, scan=True)) == [late]
 
 
 @pytest.fixture
@@ -244,6 +286,23 @@ def test_there_are_no_more_than_a_few_places(postgresql_store: Store, clock: Man
     assert len(head.places) == 8
     late = [put(store, priority=priority) for priority in range(20)]
     assert {*ids_of(take(store, scan=True, cursor=head))} == {*late}
+
+
+def test_places_are_kept_where_runs_are_taken_now(
+    postgresql_store: Store, clock: ManualClock
+) -> None:
+    store = postgresql_store
+    for priority in range(8):
+        put(store, priority=priority)
+    clock.advance(5_000)
+    before = head_of(store, free=200)
+    put(store, priority=90)
+    clock.advance(5_000)
+
+    head = head_of(store, cursor=before)
+
+    assert [place.rank for place in head.places][:1] == [10]
+    assert {place.rank for place in head.places[1:]} < {place.rank for place in before.places}
 
 
 def test_sqlite_has_no_places(sqlite_store: Store) -> None:

@@ -22,6 +22,7 @@ from tests.store.acting import (
     end,
     ids_of,
     lease_of,
+    promoted,
     put,
     put_many,
     reach,
@@ -36,6 +37,7 @@ from workhorse.domain.outcomes import Settlement
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
 from workhorse.store.base.database import ManualClock, Store
+from workhorse.store.lifecycle import claiming
 from workhorse.store.lifecycle.claiming import claimed_under
 from workhorse.store.lifecycle.settling import settle
 from workhorse.store.lifecycle.sighting import sight
@@ -107,6 +109,17 @@ def test_a_run_that_has_ended_or_is_not_due_is_not_taken(
     end(store, claimed, settlement)
 
     assert take(store, claimed.id).runs == []
+
+
+def test_a_wait_whose_time_has_come_is_not_taken(store: Store, clock: ManualClock) -> None:
+    """Its time-out is recorded first: the activation is to find it."""
+    claimed = a_claimed(store)
+    end(store, claimed, WAIT_AN_HOUR)
+    clock.advance(3_600_001)
+
+    assert take(store, claimed.id).runs == []
+    promoted(store, [claimed.id])
+    assert ids_of(take(store, claimed.id)) == [claimed.id]
 
 
 def test_a_running_run_is_not_taken_even_when_its_lease_ran_out(
@@ -302,15 +315,29 @@ def test_sight_of_nothing_asks_nothing(store: Store) -> None:
         {"tags": ("t",)},
         {"session": "s"},
         {"priority": 51},
+        {"priority": 49},
         {"retry": RetryPolicy(max_attempts=9)},
     ],
-    ids=lambda what: next(iter(what)),
+    ids=lambda what: " ".join(map(str, *what.items())),
 )
 def test_what_a_run_has_alone_comes_with_its_claim(store: Store, what: dict[str, Any]) -> None:
     """Most runs have nothing of it, and the claim leaves all of it out for these."""
     claimed = take_one(store, put(store, **what))
 
     assert {name: getattr(claimed, name) for name in what} == what
+
+
+def test_a_run_that_has_nothing_of_its_own_comes_short(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nearly all do: what is read of each row is what a large claim costs."""
+    longer: list[RunId] = []
+    monkeypatch.setattr(claiming, "_add_extras", lambda run, extras: longer.append(run.id))
+    usual, other = put(store), put(store, session="s")
+
+    take(store, usual, other)
+
+    assert longer == [other]
 
 
 def test_a_deadline_alone_comes_with_its_claim(store: Store) -> None:

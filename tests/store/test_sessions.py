@@ -38,7 +38,7 @@ from workhorse.domain.outcomes import Settlement
 from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import RunState
 from workhorse.store.base.database import ManualClock, Store
-from workhorse.store.lifecycle.claiming import claim
+from workhorse.store.lifecycle.claiming import claim, turn_was_taken
 from workhorse.store.lifecycle.settling import settle
 from workhorse.store.lifecycle.sighting import sight
 from workhorse.store.lifecycle.sweeping import end_overdue, promote
@@ -297,8 +297,9 @@ def test_two_workers_that_see_one_turn_free_do_not_both_get_it(
         )
         one.wait_until_blocked()
         two.commit()
-        with pytest.raises(IntegrityError, match="live_turn"):
+        with pytest.raises(IntegrityError, match="live_turn") as caught:
             claimed.result(10)
+        assert turn_was_taken(caught.value)
         one.rollback()
 
     assert state_of(store, earlier.run_id) is RunState.READY
@@ -310,7 +311,7 @@ def test_the_index_is_the_last_guard(store: Store, clock: ManualClock) -> None:
     a_claimed(store, session="s")
     second = put(store, session="s")
 
-    with pytest.raises(IntegrityError):
+    with pytest.raises(IntegrityError) as caught:
         do(
             store,
             "update {s}live set state = 'running', token = 1, fence = 1, ready_at = null,"
@@ -318,6 +319,18 @@ def test_the_index_is_the_last_guard(store: Store, clock: ManualClock) -> None:
             id=second,
         )
     assert live_row(store, second).state == "ready"
+    assert turn_was_taken(caught.value)
+
+
+def test_what_breaks_otherwise_has_taken_no_turn(postgresql_store: Store) -> None:
+    """SQLite does not say which rule it was: there a claim is tried again for each."""
+    put(postgresql_store)
+
+    with pytest.raises(IntegrityError) as caught:
+        do(postgresql_store, "update {s}live set rank = 101")
+
+    assert not turn_was_taken(caught.value)
+    assert not turn_was_taken(ZeroDivisionError())
 
 
 def test_an_end_wakes_nobody_of_another_session(store: Store, clock: ManualClock) -> None:

@@ -222,7 +222,13 @@ def test_what_is_ready_is_woken_at_once(store: Store, settlement: Settlement) ->
 
 
 @pytest.mark.parametrize(
-    ("settlement", "delay_ms"), [(RETRY, 5_000), (SLEEP, 60_000), (waiting_at_most(60_000), 60_000)]
+    ("settlement", "delay_ms"),
+    [
+        (Retry(1, Reason.ERROR, BROKEN), 1),
+        (RETRY, 5_000),
+        (SLEEP, 60_000),
+        (waiting_at_most(60_000), 60_000),
+    ],
 )
 def test_what_is_due_within_reach_is_woken_by_a_delayed_message(
     store: Store, settlement: Settlement, delay_ms: int

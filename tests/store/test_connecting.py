@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import traceback
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import IntegrityError
@@ -16,6 +18,7 @@ from workhorse.domain.ids import new_run_id
 from workhorse.errors import ConfigurationError
 from workhorse.store.base.connecting import parse_url
 from workhorse.store.base.database import Store, Tx, writes_once
+from workhorse.store.base.poolers import LENT, Opener
 
 
 @pytest.mark.parametrize(
@@ -225,3 +228,81 @@ def test_without_a_pooler_hot_statements_are_prepared(postgresql_url: str) -> No
 
     assert rows(store, "select count(*) > 0 from pg_prepared_statements") == [(True,)]
     store.close()
+
+
+def test_straight_to_the_server_nothing_is_lent(postgresql_url: str) -> None:
+    store = Store.open(postgresql_url)
+    assert not store.run(_is_lent)
+    other = store.sibling(connections=1, bounded=False)
+    assert not other.run(_is_lent)
+    store.close()
+    other.close()
+
+
+def _is_lent(tx: Tx) -> bool:
+    return LENT in tx.conn.info
+
+
+def test_nothing_is_said_of_a_session_again_once_it_was_refused() -> None:
+    given: list[dict[str, object]] = []
+
+    def connect(**how: object) -> str:
+        given.append(how)
+        if "options" in how:
+            raise psycopg.OperationalError("FATAL:  unsupported startup parameter: options")
+        return "connected"
+
+    opener = Opener("-c a=b")
+    assert [opener.open(connect, {"host": "h"}) for _ in range(3)] == ["connected"] * 3
+    assert given == [{"host": "h", "options": "-c a=b"}, *3 * [{"host": "h"}]]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL:  unsupported startup parameter: options",
+        "FATAL:  unsupported startup parameter in options: lock_timeout",
+        "Feature not supported: RDS Proxy currently doesn\u2019t support command-line options.",
+    ],
+)
+def test_whose_refusals_are_known(said: str) -> None:
+    def connect(**how: object) -> str:
+        if "options" in how:
+            raise psycopg.OperationalError(said)
+        return "connected"
+
+    assert Opener("-c a=b").open(connect, {}) == "connected"
+
+
+def test_another_failure_is_no_refusal() -> None:
+    """And options of the URL are its owner's: without them nothing is connected to."""
+
+    def connect(**how: object) -> str:
+        raise psycopg.OperationalError(str(how.get("options")))
+
+    with pytest.raises(psycopg.OperationalError, match="-c a=b"):
+        Opener("-c a=b").open(connect, {})
+    with pytest.raises(psycopg.OperationalError, match="-c a=b -c startup parameter=c"):
+        Opener("-c a=b").open(connect, {"options": "-c startup parameter=c"})
+
+
+def test_what_no_url_may_change_stands_behind_its_options() -> None:
+    given: list[object] = []
+
+    opener = Opener("-c a=b", "-c c=d")
+    for own in ({}, {"options": "-c c=e"}):
+        opener.open(lambda **how: given.append(how["options"]), own)
+
+    assert given == ["-c a=b -c c=d", "-c a=b -c c=e -c c=d"]
+
+
+def test_a_statement_that_is_a_transaction_is_never_serializable(postgresql_url: str) -> None:
+    own = "options=-c%20default_transaction_isolation%3Dserializable%20-c%20work_mem%3D77MB"
+    with closing(Store.open(f"{postgresql_url}&{own}", connections=1)) as store:
+
+        @writes_once
+        def settings(tx: Tx) -> list[str]:
+            asked = ("transaction_isolation", "work_mem")
+            return [str(tx.conn.exec_driver_sql(f"show {name}").scalar()) for name in asked]
+
+        assert store.run(settings) == ["read committed", "77MB"]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +28,7 @@ from workhorse.store.base import hanging
 from workhorse.store.base.connecting import parse_url
 from workhorse.store.base.database import Store, Tx
 from workhorse.store.base.dialect import Dialect
-from workhorse.store.base.hanging import Hangs
+from workhorse.store.base.hanging import LOOKS_EVERY_S, Hangs, watch
 from workhorse.store.base.migrating import migrate
 from workhorse.store.durable.transacting import transact
 
@@ -298,6 +302,20 @@ def test_a_call_within_a_call_leaves_the_first_one_watched(rig: Rig) -> None:
     assert rig.call(outer).result(20) == 1
 
 
+def test_half_a_minute_without_an_answer_is_too_long() -> None:
+    clock = Clock()
+    hangs = Hangs(parse_url("postgresql://nowhere.invalid/app"), clock=clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        hangs.begin()
+        hangs.uses(ours)
+        clock.now += 30
+        assert hangs.look() == 0
+        clock.now += 1
+        assert hangs.look() == 1
+        assert theirs.recv(1) == b""
+
+
 def test_who_has_no_connection_yet_hangs_on_none() -> None:
     """The pool and the network bound how long that takes."""
     clock = Clock()
@@ -313,6 +331,75 @@ def test_nothing_is_watched_once_a_call_has_ended(rig: Rig) -> None:
         rig.call(lambda _: 1 / 0).result(20)
     rig.call(one).result(20)
     assert rig.store.hangs._waits == {}
+
+
+def _by_the_newest() -> bool:
+    """Say whether this is the newest thread: one that was there before may look too."""
+    return threading.current_thread() is hanging._thread
+
+
+class Looked(Hangs):
+    """Says how often it was looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_url("postgresql://nowhere.invalid/app"))
+        self.times = 0
+
+    def look(self) -> int:
+        self.times += _by_the_newest()
+        return 0
+
+
+class Failing(Looked):
+    def look(self) -> int:
+        super().look()
+        raise ZeroDivisionError
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_one_thread_looks_at_all_in_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a daemon, and when it has died the next store starts another."""
+    rests: list[float] = []
+    go_on = threading.Semaphore(0)
+    real = time.sleep
+
+    def rest(seconds: float) -> None:
+        if not _by_the_newest():
+            return real(seconds)
+        rests.append(seconds)
+        assert go_on.acquire(timeout=20)
+        if len(rests) > 2:
+            raise SystemExit
+        return None
+
+    monkeypatch.setattr(hanging, "time", SimpleNamespace(sleep=rest))
+    monkeypatch.setattr(hanging, "_thread", None)
+    monkeypatch.setattr(hanging, "_watched", weakref.WeakSet())
+    before = set(threading.enumerate())
+    those = [Looked(), Failing(), Looked()]
+    for each in those:
+        watch(each)
+    (thread,) = set(threading.enumerate()) - before
+    assert thread is hanging._thread
+    assert thread.daemon
+
+    for times in (1, 2):
+        go_on.release()
+        eventually(lambda: len(rests) > times)  # noqa: B023
+        assert [each.times for each in those] == [times] * 3
+        assert caplog.text.count("has failed; it goes on") >= times
+    assert rests == [LOOKS_EVERY_S] * 3
+    go_on.release()
+    thread.join(20)
+    watch(those[0])
+    another = hanging._thread
+    assert another is not thread
+    assert another is not None
+    assert another.is_alive()
+    go_on.release()
+    another.join(20)
 
 
 def test_a_process_that_was_forked_looks_by_a_thread_of_its_own(postgresql_url: str) -> None:

@@ -38,7 +38,7 @@ from workhorse.errors import (
 )
 from workhorse.store.base.database import ManualClock, Store, Tx
 from workhorse.store.base.dialect import SqliteDialect
-from workhorse.store.base.passing import passes_for_operation
+from workhorse.store.base.passing import passes_for_operation, passes_for_store
 from workhorse.store.base.wording import ending_in
 from workhorse.store.durable import transacting
 from workhorse.store.durable.boundaries import record as record_boundaries
@@ -577,6 +577,47 @@ def test_a_busy_file_is_a_conflict_on_sqlite(code: int, passes: bool) -> None:
     error.sqlite_errorcode = code
 
     assert passes_for_operation(SqliteDialect(), error) is (error if passes else None)
+
+
+def _hidden(error: Exception, how: str) -> Exception:
+    """Return what a repository raises that has met an error."""
+    try:
+        try:
+            raise error
+        except Exception as met:
+            if how == "from it":
+                raise LookupError("no such account") from met
+            if how == "from nothing":
+                raise LookupError("no such account") from None
+            raise LookupError("no such account")  # noqa: B904 - as many write it
+    except LookupError as own:
+        return own
+
+
+@pytest.mark.parametrize(
+    ("how", "passes"), [("from it", True), ("within", True), ("from nothing", False)]
+)
+def test_a_lost_connection_is_found_behind_an_error_of_the_operation(
+    how: str, passes: bool
+) -> None:
+    lost = sqlite3.OperationalError("disk I/O error")
+    error = _hidden(_hidden(lost, "from it"), how)
+
+    assert passes_for_operation(SqliteDialect(), error) is (lost if passes else None)
+
+
+def test_errors_that_are_each_others_cause_are_looked_through_once() -> None:
+    one, other = ValueError(), LookupError()
+    one.__cause__, other.__cause__ = other, one
+
+    assert passes_for_operation(SqliteDialect(), one) is None
+
+
+@pytest.mark.parametrize("words", ["unable to open", "disk I/O", "interrupted", "busy", "locked"])
+def test_what_only_sounds_like_a_lost_file_is_the_operations_own_error(words: str) -> None:
+    for error in (ValueError(words), sqlite3.IntegrityError(words)):
+        assert passes_for_operation(SqliteDialect(), error) is None
+        assert passes_for_store(SqliteDialect(), error) is None
 
 
 def test_a_lock_that_the_operation_does_not_wait_for_is_its_own_error(

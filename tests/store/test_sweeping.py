@@ -365,6 +365,15 @@ def test_a_queue_with_a_shorter_reach_waits_for_its_own_time(
     assert hinted(store.run(far_timers, reach=each).hints) == [short]
 
 
+def test_a_full_page_that_is_out_of_reach_is_not_asked_for_again_at_once(
+    store: Store, clock: ManualClock
+) -> None:
+    put_many(store, PAGE, delay_ms=REACH_MS + 1)
+    clock.advance(1)
+
+    assert store.run(far_timers, reach=lambda _: 60_000) == Swept()
+
+
 def test_a_wait_without_a_time_out_is_no_timer(store: Store, clock: ManualClock) -> None:
     claimed = a_claimed(store)
     end(store, claimed, WAIT)

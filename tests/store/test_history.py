@@ -30,6 +30,7 @@ def test_failed_attempts_are_kept_in_order(store: Store, clock: ManualClock) -> 
 
 
 def test_a_run_without_a_past_and_one_that_is_not_there_have_none(store: Store) -> None:
+    end(store, a_claimed(store), FAIL)  # of another run
     assert store.run(attempts_of, a_claimed(store).id) == []
     assert store.run(attempts_of, new_run_id()) == []
     assert store.run(acts_on, new_run_id()) == []

@@ -29,7 +29,7 @@ from workhorse.store.fleet import measuring
 from workhorse.store.fleet.measuring import Measured, mark, measure
 from workhorse.store.fleet.presence import beat
 from workhorse.store.fleet.steps import take as take_step
-from workhorse.store.operators.operating import pause_queue
+from workhorse.store.operators.operating import pause_queue, resume_queue
 
 STEP = "measure"
 WORKER = Process(
@@ -89,6 +89,13 @@ def test_queues_are_measured_each_and_together(store: Store, clock: ManualClock)
         workers=2,
     )  # fmt: skip
     assert found.at == clock.now
+
+
+def test_all_queues_that_hold_runs_of_a_state_are_measured(store: Store) -> None:
+    for queue in ("a", "b", "c"):
+        put(store, queue=queue)
+
+    assert [each.queue for each in measured(store).queues] == ["a", "b", "c"]
 
 
 def test_a_fleet_without_anything_has_measures_too(store: Store) -> None:
@@ -201,6 +208,16 @@ def test_a_paused_queue_has_nothing_runnable(store: Store, clock: ManualClock) -
     )  # fmt: skip
 
 
+def test_a_queue_that_was_paused_once_is_measured_as_any(store: Store) -> None:
+    put(store)
+    store.run(pause_queue, "default", by="ops", why="")
+    store.run(resume_queue, "default", by="ops", why="")
+
+    found = of(store)
+
+    assert (found.paused, found.runnable) == (False, 1)
+
+
 def test_a_run_of_a_task_that_nobody_knows_grows_old(store: Store, clock: ManualClock) -> None:
     """Whoever is alarmed finds out that no worker has that task."""
     put(store, task="nobody.knows")
@@ -298,6 +315,19 @@ def test_of_two_measurings_at_once_one_counts(store: Store, clock: ManualClock) 
     assert not store.run(mark, STEP, third.span)
     assert third.without_ends().all.failed == 0
     assert third.without_ends().queues[0].failed == 0
+
+
+def test_other_steps_have_no_part_in_the_mark(store: Store, clock: ManualClock) -> None:
+    store.run(take_step, "before", 60_000)
+    first = measured(store)
+    clock.advance(1)
+    assert counted(store) == 0
+    store.run(take_step, "since", 60_000)
+    fail(store)
+    clock.advance(70_000)
+
+    assert not store.run(mark, STEP, first.span)
+    assert counted(store) == 1
 
 
 def test_many_measurings_at_once_count_each_run_once(real_clock_store: Store) -> None:

@@ -115,16 +115,18 @@ def test_two_processes_of_one_id_are_two(store: Store) -> None:
     assert [(each.id, each.key) for each in listed(store)] == [("w-a", "k-a2")]
 
 
+@pytest.mark.parametrize("other", [replace(A, pid=2), replace(A, host="ip-10-0-0-2")])
 def test_another_process_under_the_same_key_has_its_own_start(
-    store: Store, clock: ManualClock
+    store: Store, clock: ManualClock, other: Process
 ) -> None:
     """A pass of maintenance is a process, and a minute later comes the next."""
     store.run(beat, A, up_ms=0)
     clock.advance(60_000)
 
-    store.run(beat, replace(A, pid=2), up_ms=0)
+    store.run(beat, other, up_ms=0)
 
-    assert [(each.pid, each.started_at) for each in listed(store)] == [(2, clock.now)]
+    (seen,) = listed(store)
+    assert (seen.host, seen.pid, seen.started_at) == (other.host, other.pid, clock.now)
 
 
 def test_how_often_a_process_means_to_beat_says_when_it_is_late(

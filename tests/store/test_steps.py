@@ -23,9 +23,11 @@ def test_a_step_is_taken_once_an_interval(store: Store, clock: ManualClock) -> N
     assert [_take(store), _take(store)] == [True, False]
 
 
-def test_each_step_has_its_own_time(store: Store) -> None:
-    assert _take(store, "recover")
-    assert _take(store, "promote")
+def test_each_step_has_its_own_time(store: Store, clock: ManualClock) -> None:
+    for _ in range(2):
+        assert _take(store, "recover")
+        assert _take(store, "promote")
+        clock.advance(1_000)
 
 
 def test_a_forced_step_is_done_and_moved_on(store: Store, clock: ManualClock) -> None:

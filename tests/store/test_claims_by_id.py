@@ -302,6 +302,15 @@ def test_sight_is_of_the_named_runs_and_their_own_queues(store: Store) -> None:
     assert {each: seen.queue_paused for each, seen in found.items()} == {run_id: False}
 
 
+def test_sight_knows_of_a_pause_that_it_is_over(store: Store) -> None:
+    """Else the message would go, as that of a run that nobody may take."""
+    run_id = put(store)
+    store.run(pause_queue, "default", by="ann", why="broken")
+    store.run(resume_queue, "default", by="ann", why="repaired")
+
+    assert not store.run(sight, [run_id])[run_id].queue_paused
+
+
 def test_sight_of_nothing_asks_nothing(store: Store) -> None:
     assert store.run(sight, []) == {}
 

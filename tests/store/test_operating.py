@@ -119,8 +119,9 @@ def test_two_requests_of_one_id_at_once_make_one_run(postgresql_store: Store) ->
         second = two.start(rerun, failed, by="ann", why="", request_id="r", reach=reach)
         two.wait_until_blocked()
         one.commit()
-        assert second.result(10).run_id == first.run_id
+        answer = second.result(10)
         two.commit()
+    assert (answer.run_id, first.created, answer.created) == (first.run_id, True, False)
 
 
 def test_a_run_that_has_not_ended_is_not_run_again(store: Store) -> None:

@@ -64,6 +64,7 @@ WHOLE = [
 
 
 def test_all_that_happened_is_told_in_order(store: Store, clock: ManualClock) -> None:
+    _lived(store, clock)  # another run, of which nothing is told
     begun = clock.now
     entries = store.run(timeline, _lived(store, clock))
 
@@ -98,9 +99,9 @@ def test_pages_leave_out_nothing_and_repeat_nothing(
 
 def test_what_happened_at_one_instant_is_told_in_one_order(store: Store) -> None:
     run = a_claimed(store)
-    names = [passed(store, run, f"step {9 - at}") for at in range(5)]
-    received(store, run.id, "b")
-    received(store, run.id, "a")
+    names = [passed(store, run, f"step: {9 - at}") for at in range(5)]
+    received(store, run.id, "b:2:0")
+    received(store, run.id, "a:1:0")
     end(store, run, FAIL)
 
     entries: list[TimelineEntry] = []
@@ -110,13 +111,24 @@ def test_what_happened_at_one_instant_is_told_in_one_order(store: Store) -> None
         entries += page
 
     assert [each.name for each in entries if each.what == "boundary"] == names
-    assert [each.name for each in entries if each.what == "delivery"] == ["b", "a"]
+    assert [each.name for each in entries if each.what == "delivery"] == ["b:2:0", "a:1:0"]
     assert [each.what for each in entries][:2] == ["created", "started"]
     assert [each.what for each in entries][-2:] == ["attempt", "ended"]
 
 
 def test_a_run_that_only_waits_its_turn_was_created_and_no_more(store: Store) -> None:
     assert [each.what for each in store.run(timeline, put(store))] == ["created"]
+
+
+def test_a_run_that_has_not_ended_was_started(store: Store, clock: ManualClock) -> None:
+    run_id = put(store)
+    clock.advance(1_000)
+    take_one(store, run_id)
+
+    created, started = store.run(timeline, run_id)
+
+    assert (created.what, started.what) == ("created", "started")
+    assert (created.at, started.at) == (clock.now - timedelta(seconds=1), clock.now)
 
 
 def test_a_run_that_is_not_there_is_named(store: Store) -> None:
@@ -127,7 +139,7 @@ def test_a_run_that_is_not_there_is_named(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "cursor", ["", "x", "1:2:3", "1:2:x:", "-1:2:3:", "1::3:", "٣:1:1:", f"{2**63}:0:0:"]
+    "cursor", ["", "x", "1:2:3", "1:2:x:", "-1:2:3:", "1::3:", "٣:1:1:", f"{2**62}:0:0:"]
 )
 def test_a_cursor_that_is_none_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(ConfigurationError, match="no place in a timeline"):

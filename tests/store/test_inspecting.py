@@ -57,6 +57,9 @@ def test_checkpoints_are_shown_in_the_order_of_the_run(store: Store, clock: Manu
 def test_checkpoints_come_in_pages(store: Store) -> None:
     run = a_claimed(store)
     names = [passed(store, run, f"step {at % 3}-{at}") for at in range(7)]
+    other = a_claimed(store)
+    for name in reversed(names):  # at other places in another run
+        passed(store, other, name)
 
     pages: list[list[str]] = []
     after = ""
@@ -75,6 +78,22 @@ def test_a_page_behind_a_name_that_is_not_there_is_refused(store: Store) -> None
     with pytest.raises(BoundaryNotFoundError, match="no boundary 'chrge'.*'charge', 'ship'"):
         store.run(list_checkpoints, run.id, after="chrge")
     assert store.run(list_checkpoints, run.id, after="ship") == []
+
+
+def test_no_more_names_are_listed_than_anybody_reads(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workhorse.store.operators.inspecting._MOST_NAMED", 2)
+    run = a_claimed(store)
+    passed(store, run, "a")
+    passed(store, run, "b")
+    with pytest.raises(BoundaryNotFoundError, match="'a', 'b'$"):
+        store.run(list_checkpoints, run.id, after="x")
+
+    passed(store, run, "c")
+
+    with pytest.raises(BoundaryNotFoundError, match="'a', 'b', ...$"):
+        store.run(list_checkpoints, run.id, after="x")
 
 
 def test_a_run_without_checkpoints_has_none_and_no_run_is_an_error(store: Store) -> None:

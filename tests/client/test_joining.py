@@ -747,6 +747,20 @@ def test_a_bulk_with_keys_joins_a_transaction_that_has_written(
     assert len(app.admin.list_runs()) == 2
 
 
+@pytest.mark.parametrize("options", [{"stream_results": True}, {"yield_per": 10}])
+def test_a_caller_may_read_rows_by_a_cursor(
+    engine: Engine, app: Workhorse, double: Task[int, int], options: dict[str, Any]
+) -> None:
+    """SQLAlchemy keeps these options on the connection; our statements are no queries."""
+    with engine.begin() as connection:
+        connection.execution_options(**options).execute(text("select 1")).all()
+        one = double.enqueue(1, connection=connection)
+        given = [double.prepare(n, key=f"{n}") for n in range(2)]
+        many = app.enqueue_many(given, connection=connection)
+
+    assert [run.view().state for run in (one, *many)] == [RunState.READY] * 3
+
+
 def test_a_bulk_joins_a_transaction_whole(
     engine: Engine, app: Workhorse, double: Task[int, int], lane: RecordingLane
 ) -> None:

@@ -913,6 +913,20 @@ def test_options_that_end_nothing_are_fine(store: Store, own: Store) -> None:
     check_both(store, held)
 
 
+@pytest.mark.parametrize("options", [{"stream_results": True}, {"yield_per": 10}])
+def test_rows_may_be_read_by_a_cursor(store: Store, own: Store, options: dict[str, Any]) -> None:
+    """SQLAlchemy keeps these options on the connection; our statements are no queries."""
+    held = lease(store)
+
+    def stream(conn: Connection) -> str:
+        value = pay(conn)
+        assert len(conn.execution_options(**options).execute(text("select 1")).all()) == 1
+        return value
+
+    assert carry_out(own, held, stream).result is Recorded.STORED
+    check_both(store, held)
+
+
 def test_a_session_may_be_bound_to_the_connection(store: Store, own: Store) -> None:
     held = lease(store)
 

@@ -51,6 +51,9 @@ _FIRST_REST: Final = 0.05
 _LONGEST_REST: Final = 2.0
 
 
+_AT_ONCE: Final = {"stream_results": False, "yield_per": None}
+"""Options of a caller's connection would make cursors of our statements, which write."""
+
 _single_writes: set[Callable[..., Any]] = set()
 
 
@@ -378,9 +381,11 @@ class Store:
         values = {**prepared.defaults, **params}
         if prepared.needs_clock:
             values[CLOCK] = self._clock_value()
+        theirs = conn.get_execution_options()
+        options = _AT_ONCE if theirs.get("stream_results") or theirs.get("yield_per") else None
         if not takes_text_as_it_is(conn):
-            return conn.execute(portable(prepared.sql), values)
-        return conn.exec_driver_sql(prepared.sql, values)
+            return conn.execute(portable(prepared.sql), values, execution_options=options)
+        return conn.exec_driver_sql(prepared.sql, values, execution_options=options)
 
     def about_now(self) -> datetime:
         """Return about the present, in UTC, for coarse checks: the host's clock, or a test's."""

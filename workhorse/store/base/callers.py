@@ -28,6 +28,9 @@ _DRIVERS: Final = {
 }
 _NUMBERED: Final = "asyncpg"
 """It takes $1, $2 where the store's statements name their parameters."""
+AT_ONCE: Final[dict[str, Any]] = {"stream_results": False, "yield_per": None}
+"""The options of a statement that is no cursor, whatever its caller's connection says."""
+
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")
 
 
@@ -112,6 +115,12 @@ def check_joinable(connection: Connection, kind: str, description: str) -> None:
         )
 
 
+def streams(connection: Connection) -> bool:
+    """Say whether the connection's options make cursors of its statements."""
+    options = connection.get_execution_options()
+    return any(options.get(name) for name in AT_ONCE)
+
+
 def takes_text_as_it_is(connection: Connection) -> bool:
     """Say whether the connection's driver takes the store's statements as they are."""
     return connection.dialect.driver != _NUMBERED
@@ -132,8 +141,14 @@ def all_or_nothing(connection: Connection) -> Iterator[None]:
         # The driver begins at the first write only, and a savepoint outside of a transaction
         # commits when it is released.
         connection.exec_driver_sql("begin")
-    with connection.begin_nested():
-        yield
+    options = connection.get_execution_options()
+    theirs = {name: options.get(name, not_) for name, not_ in AT_ONCE.items()}
+    connection.execution_options(**AT_ONCE)
+    try:
+        with connection.begin_nested():
+            yield
+    finally:
+        connection.execution_options(**theirs)
 
 
 def _session_of(given: object) -> Session | None:

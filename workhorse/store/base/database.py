@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from workhorse.errors import StoreUnavailableError
-from workhorse.store.base.callers import portable, takes_text_as_it_is
+from workhorse.store.base.callers import AT_ONCE, portable, streams, takes_text_as_it_is
 from workhorse.store.base.clock import ManualClock
 from workhorse.store.base.connecting import (
     BOUNDS,
@@ -50,9 +50,6 @@ TRIES: Final = 6
 _FIRST_REST: Final = 0.05
 _LONGEST_REST: Final = 2.0
 
-
-_AT_ONCE: Final = {"stream_results": False, "yield_per": None}
-"""Options of a caller's connection would make cursors of our statements, which write."""
 
 _single_writes: set[Callable[..., Any]] = set()
 
@@ -381,8 +378,7 @@ class Store:
         values = {**prepared.defaults, **params}
         if prepared.needs_clock:
             values[CLOCK] = self._clock_value()
-        theirs = conn.get_execution_options()
-        options = _AT_ONCE if theirs.get("stream_results") or theirs.get("yield_per") else None
+        options = AT_ONCE if streams(conn) else None
         if not takes_text_as_it_is(conn):
             return conn.execute(portable(prepared.sql), values, execution_options=options)
         return conn.exec_driver_sql(prepared.sql, values, execution_options=options)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, make_url, text
 from sqlalchemy.sql.expression import Executable
 
@@ -234,6 +235,38 @@ def test_a_server_that_cannot_be_asked_is_no_reason_to_break(
     assert answer.result(20) == 1
 
 
+def test_a_server_that_says_nothing_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hanging, "_ANSWERS_WITHIN_S", 0.1)
+    rig.proxy.swallow_behind(READY_FOR_QUERY)
+    answer = rig.aside(lambda: Hangs(rig.store.target)._is_at_work(1))
+    try:
+        assert rig.proxy.swallowed.wait(20)
+        assert answer.result(20) is None
+    finally:
+        rig.proxy.close()  # whatever hangs ends with it
+
+
+def test_who_was_answered_while_the_server_was_asked_is_not_broken_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    hangs = Hangs(parse_url("postgresql://nowhere.invalid/app"), after_s=30, clock=clock)
+
+    def asked(_backend: int) -> bool:
+        hangs.goes_on()
+        return False
+
+    monkeypatch.setattr(hangs, "_is_at_work", asked)
+    active = SimpleNamespace(transaction_status=TransactionStatus.ACTIVE)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        hangs.begin()
+        hangs.uses(SimpleNamespace(pgconn=active, fileno=ours.fileno))
+        hangs.depends(7)
+        clock.now += 31
+        assert hangs.look() == 0
+
+
 def test_a_handlers_own_transaction_over_a_silent_connection_is_done_again(rig: Rig) -> None:
     """Its operation may take as long as it likes, but not longer than the server is at it."""
     called: list[int] = []
@@ -356,7 +389,6 @@ class Failing(Looked):
         raise ZeroDivisionError
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_one_thread_looks_at_all_in_turn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,6 +406,7 @@ def test_one_thread_looks_at_all_in_turn(
             raise SystemExit
         return None
 
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # how the threads end is known
     monkeypatch.setattr(hanging, "time", SimpleNamespace(sleep=rest))
     monkeypatch.setattr(hanging, "_thread", None)
     monkeypatch.setattr(hanging, "_watched", weakref.WeakSet())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from tests.support.postgres import PostgresServer
 from workhorse.errors import ConfigurationError, StoreUnavailableError
@@ -191,6 +191,19 @@ def test_a_line_of_the_lane_notify_logs_in_the_same_way(guarded: Guarded) -> Non
         line.ring(["default"])
         line.close()
     assert guarded.secret.reads == 1
+    store.close()
+
+
+def test_a_line_that_has_a_user_of_its_own_asks_for_no_secret(guarded: Guarded) -> None:
+    store = opened(guarded)
+    own = make_url(guarded.server.url())
+    assert own.username
+
+    bells = bells_of(store, own.render_as_string(hide_password=False))
+
+    assert bells is not None
+    bells.open_line().close()
+    assert guarded.secret.reads == 0
     store.close()
 
 

@@ -162,6 +162,13 @@ def test_a_run_for_later_rings_nobody(pg: Store, line: PostgresLine) -> None:
     assert line.hear(["a", "b", LONG], 20_000) == {"b"}
 
 
+def test_a_ring_takes_the_place_of_no_delayed_message(pg: Store, line: PostgresLine) -> None:
+    """Of the same queue and transaction: nobody else wakes that run when its time has come."""
+    new = [a_run(queue="a"), a_run(queue="a", delay_ms=1)]
+    assert store_runs(pg, *new, reach=lambda _queue: 900_000) == ["a"]
+    assert line.hear(["a", "b", LONG], 20_000) == {"a"}
+
+
 def test_a_lane_that_announces_nothing_changes_nothing(store: Store) -> None:
     """On both databases; and on SQLite none is asked."""
     assert store_runs(store, a_run(queue="a"), announce=None) == ["a"]

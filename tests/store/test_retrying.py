@@ -139,8 +139,9 @@ def test_case_14_what_passes_by_itself_is_tried_again(
 def test_what_says_that_a_connection_is_gone_leaves_in_doubt_what_happened(
     postgresql_store: Store, rests: list[float], state: str
 ) -> None:
-    op, _ = _failing(1, _raise_state(state))
-    assert postgresql_store.run(op) == 2
+    for how in (postgresql_store.run, postgresql_store.read):
+        op, _ = _failing(1, _raise_state(state))
+        assert how(op) == 2
 
     op, calls = _failing(1, _raise_state(state))
     with pytest.raises(StoreUnavailableError, match="may have happened"):

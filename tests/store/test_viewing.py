@@ -70,6 +70,12 @@ def test_a_run_is_shown_whole(store: Store, clock: ManualClock) -> None:
     assert (run.finished_at, run.result, run.reason, run.rerun_of) == (None, None, None, None)
 
 
+def test_each_run_is_shown_by_its_id(store: Store) -> None:
+    ids = put_many(store, 3)
+
+    assert [seen(store, run_id).id for run_id in ids] == ids
+
+
 def test_a_run_that_is_not_there_is_named(store: Store) -> None:
     run_id = new_run_id()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from sqlalchemy import event, make_url, text
+from sqlalchemy.exc import ProgrammingError
 
 from tests.store.acting import put
 from workhorse.errors import SchemaMismatchError, StoreRefusedError, StoreUnavailableError
@@ -173,6 +174,22 @@ def test_what_was_lost_once_is_in_doubt_whatever_came_of_the_other_tries(
     with pytest.raises(StoreUnavailableError, match=_says("the operation may have happened")):
         postgresql_store.run(op)
     assert len(tries) == database.TRIES
+
+
+def test_a_refusal_behind_a_loss_does_not_say_that_nothing_was_stored(
+    postgresql_store: Store,
+) -> None:
+    """The try before it may have happened."""
+    tries: list[Tx] = []
+
+    def op(tx: Tx) -> None:
+        tries.append(tx)
+        (_cut if len(tries) == 1 else _state("42501"))(tx)
+
+    with pytest.raises(ProgrammingError):
+        postgresql_store.run(op)
+    with pytest.raises(StoreRefusedError, match="nothing was stored"):
+        postgresql_store.run(op)
 
 
 def test_what_only_looks_was_to_change_nothing(postgresql_store: Store) -> None:

@@ -194,6 +194,27 @@ def test_an_error_without_a_traceback_is_kept(store: Store) -> None:
     assert (run.error_type, run.error_message, run.error_traceback) == ("E", "", None)
 
 
+def test_hand_backs_count_anew_from_a_boundary(store: Store) -> None:
+    """And from an attempt that was spent; else they would end a run that comes forward."""
+    claimed = a_claimed(store)
+    counted = []
+    for progressed, how in (
+        (False, HAND_BACK),
+        (False, HAND_BACK),
+        (True, HAND_BACK),
+        (False, HAND_BACK),
+        (False, RETRY_NOW),
+        (False, HAND_BACK),
+    ):
+        entry = an_entry(claimed, how)
+        entry.progressed = progressed
+        store.run(settle, [entry], reach=reach)
+        claimed = take_one(store, claimed.id)
+        counted.append(claimed.hand_backs)
+
+    assert counted == [1, 2, 1, 2, 0, 1]
+
+
 # -- an answer that was lost ---------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from benchmarks import plan
 from benchmarks.environments import UnavailableError
 from benchmarks.figures import Rounds, add, medians, shown
 from benchmarks.server import bench_server
-from benchmarks.workloads.base import CONCURRENCY
+from benchmarks.workloads.base import ASYNC_CONCURRENCY, CONCURRENCY
 from benchmarks.workloads.draining import DRAINED
 from tests.support.postgres import PostgresServer
 
@@ -108,6 +108,7 @@ def _conditions(server: PostgresServer, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "runs_drained": DRAINED,
         "concurrency": CONCURRENCY,
+        "async_concurrency": ASYNC_CONCURRENCY,
         "sqs_runs": plan.SQS_RUNS,
         "sqs_concurrency": plan.SQS_CONCURRENCY,
     }

@@ -17,6 +17,8 @@ from benchmarks.cost import server_cpu_s
 from workhorse.app import Workhorse
 
 CONCURRENCY = 400
+ASYNC_CONCURRENCY = 800
+"""No-op async handlers: of the slots that were tried beside other libraries, what drains most."""
 
 Figures = dict[str, float]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.workloads.base import Figures, Place, measured
+from benchmarks.workloads.base import ASYNC_CONCURRENCY, Figures, Place, measured
 from workhorse.app import Workhorse
 from workhorse.handlers.batches import BatchItem
 from workhorse.handlers.context import AsyncContext
@@ -29,7 +29,7 @@ def _drain(place: Place, app: Workhorse, task: Task[Any, Any], runs: int) -> Fig
 
 def noop_async(place: Place) -> Figures:
     """No-op async handlers."""
-    with place.app() as app:
+    with place.app(concurrency=ASYNC_CONCURRENCY) as app:
 
         @app.task("noop", queue="bench")
         async def noop(number: int) -> None: ...

@@ -104,7 +104,7 @@ def _nothing(*_args: Any, **_more: Any) -> Any:
 
 PLANTED: Final = {
     "turns that nobody waits for": (picking, "has_turn", lambda _row: true()),
-    "the next of a session is not woken": (ending, "next_turns", _nothing),
+    "the next of a session is not woken": (ending, "next_turns", lambda _tx, _sessions: []),
     "who comes after one that has ended waits for ever": (freeing, "note_freed", _nothing),
     "a request that is repeated is done again": (many, "done_before", _nothing),
     "a rerun forgets what it was sent": (copying, "_has_boundary", lambda _run_id: false()),

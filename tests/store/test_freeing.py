@@ -807,6 +807,17 @@ def test_what_another_pass_has_in_hand_is_left_to_it(postgresql_store: Store) ->
     assert live_row(store, parent).inbox == 1
 
 
+def test_who_has_lost_the_lease_notes_no_end(store: Store) -> None:
+    _, [child] = a_family(store)
+    stale = take_one(store, child)
+    do(store, "update {s}live set token = token + 1 where id = :id", id=child)
+
+    assert end(store, stale, SUCCEED).written == {}
+
+    assert notes(store) == []
+    assert state_of(store, child) is RunState.RUNNING
+
+
 def test_a_pass_for_what_has_not_ended_does_nothing(store: Store) -> None:
     parent, [child] = a_family(store)
 

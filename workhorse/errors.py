@@ -241,7 +241,8 @@ class StoreUnavailableError(WorkhorseError):
 class StoreRefusedError(StoreUnavailableError):
     """The database cannot be used as it is: no right, or a file that cannot be written or read.
 
-    It does not pass by itself; nothing was stored.
+    It does not pass by itself. Nothing was stored, but where a try before it lost its connection:
+    then the message says that the operation may have happened.
     """
 
 

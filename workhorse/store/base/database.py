@@ -330,7 +330,7 @@ class Store:
                     in_doubt = in_doubt or lost
                 if passes and left > 0 and (repeat_lost or not lost):
                     pass
-                elif not in_doubt and (refused := refusal(cause, self.description)) is not None:
+                elif refused := refusal(cause, self.description, in_doubt=in_doubt):
                     if self.kind == "sqlite":
                         # A file that was opened when it could not be written stays so for good.
                         self.close()

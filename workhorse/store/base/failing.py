@@ -13,6 +13,7 @@ import psycopg
 
 from workhorse.errors import SchemaMismatchError, StoreRefusedError, WorkhorseError
 
+_IN_DOUBT: Final = "the operation may have happened"
 _NO_RIGHT: Final = "42501"
 _NO_SUCH: Final = {"3F000": "schema", "42P01": "table", "42703": "column"}
 # What SQLite says, and what is to be done. It says no more of a file than that it cannot be used.
@@ -27,17 +28,21 @@ _OF_FILES: Final = {
 }
 
 
-def refusal(error: BaseException, description: str) -> WorkhorseError | None:
+def refusal(
+    error: BaseException, description: str, *, in_doubt: bool = False
+) -> WorkhorseError | None:
     """Return the error for what does not pass by itself; None where it is another.
 
     Args:
         error: The driver's.
         description: The store's.
+        in_doubt: A try before it lost its connection, and nobody knows what came of that.
     """
+    stands = _IN_DOUBT if in_doubt else "nothing was stored"
     if isinstance(error, sqlite3.Error):
         said = str(error)
         if said.startswith(("no such table", "no such column")):
-            return _without_tables(description, "column" if "column" in said else "table")
+            return _without_tables(description, "column" if "column" in said else "table", stands)
         advice = next((advice for words, advice in _OF_FILES.items() if words in said), None)
         if advice is None:
             return None
@@ -46,11 +51,11 @@ def refusal(error: BaseException, description: str) -> WorkhorseError | None:
     if isinstance(error, psycopg.Error) and state == _NO_RIGHT:
         what = error.diag.message_primary or "no permission"  # it names no more than a table
         return StoreRefusedError(
-            f"{description} refused: {what} (SQLSTATE {state}); nothing was stored. Grant this "
-            "role what docs/security.md lists, or use another one"
+            f"{description} refused: {what} (SQLSTATE {state}); {stands}. Grant this role "
+            "what docs/security.md lists, or use another one"
         )
     if state in _NO_SUCH:
-        return _without_tables(description, _NO_SUCH[state])
+        return _without_tables(description, _NO_SUCH[state], stands)
     return None
 
 
@@ -65,7 +70,7 @@ def what_stands(*, reads: bool, sent: bool, in_doubt: bool) -> str:
     if reads:
         return "nothing was to be changed"
     if in_doubt:
-        return "the operation may have happened, and repeating it is safe"
+        return f"{_IN_DOUBT}, and repeating it is safe"
     return f"nothing was {'stored' if sent else 'sent'}, and repeating it is safe"
 
 
@@ -83,8 +88,8 @@ def named(error: BaseException) -> str:
     return f"{name}: {first_line}" if first_line else name
 
 
-def _without_tables(description: str, missing: str) -> SchemaMismatchError:
+def _without_tables(description: str, missing: str, stands: str) -> SchemaMismatchError:
     return SchemaMismatchError(
         f"{description} has not the tables that this version of Workhorse needs (a {missing} is "
-        "missing); nothing was stored. Run `workhorse migrate`"
+        f"missing); {stands}. Run `workhorse migrate`"
     )

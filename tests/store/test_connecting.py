@@ -11,11 +11,12 @@ from pathlib import Path
 import psycopg
 import pytest
 from sqlalchemy import make_url
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 
 from tests.store.acting import do, put, put_many, rows, take
 from workhorse.domain.ids import new_run_id
-from workhorse.errors import ConfigurationError
+from workhorse.errors import ConfigurationError, StoreUnavailableError
+from workhorse.store.base import database
 from workhorse.store.base.connecting import parse_url
 from workhorse.store.base.database import Store, Tx, writes_once
 from workhorse.store.base.poolers import LENT, Opener
@@ -155,7 +156,7 @@ def _level(tx: Tx) -> str:
     return tx.conn.exec_driver_sql("show transaction_isolation").scalar_one()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("how", ["run", "run_once"])
+@pytest.mark.parametrize("how", ["run", "run_once", "try_once"])
 def test_what_writes_by_one_statement_is_a_transaction_by_itself(
     postgresql_store: Store, how: str
 ) -> None:
@@ -172,6 +173,50 @@ def test_what_writes_by_one_statement_is_a_transaction_by_itself(
     with pytest.raises(LookupError):
         getattr(postgresql_store, how)(writes_once(writes))
     assert rows(postgresql_store, "select to_regclass('kept') is null") == [(False,)]
+
+
+@pytest.mark.parametrize("how", ["run", "run_once", "try_once"])
+def test_what_writes_by_one_statement_is_a_transaction_like_any_other_on_sqlite(
+    sqlite_url: str, how: str
+) -> None:
+    """Claims take several statements there."""
+
+    def writes(tx: Tx) -> None:
+        tx.conn.exec_driver_sql("create table kept (id int)")
+        raise LookupError
+
+    with closing(Store.open(sqlite_url)) as store:
+        with pytest.raises(LookupError):
+            getattr(store, how)(writes_once(writes))
+        assert rows(store, "select name from sqlite_master where name = 'kept'") == []
+
+
+def test_an_operation_that_fails_costs_no_connection(postgresql_store: Store) -> None:
+    def fails(tx: Tx) -> None:
+        tx.conn.exec_driver_sql("select 1 / 0")
+
+    before = postgresql_store.run(_pid)
+    with pytest.raises(DataError):
+        postgresql_store.run(fails)
+
+    assert postgresql_store.run(_pid) == before
+
+
+def _pid(tx: Tx) -> int:
+    return tx.conn.exec_driver_sql("select pg_backend_pid()").scalar_one()  # type: ignore[no-any-return]
+
+
+def test_who_gets_no_connection_is_told_which_database_and_that_nothing_was_sent(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_FIRST_REST", 0.0)
+    with closing(Store.open(postgresql_url, connections=1)) as store:
+        monkeypatch.setattr(store.engine.pool, "_timeout", 0.01)
+        with (
+            store.engine.connect(),
+            pytest.raises(StoreUnavailableError, match=r"\(TimeoutError\); nothing was sent"),
+        ):
+            store.run(_pid)
 
 
 def test_what_a_connection_is_told_on_sqlite(empty_sqlite_url: str) -> None:

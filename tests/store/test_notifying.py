@@ -17,9 +17,10 @@ from tests.support.postgres import PostgresServer
 from workhorse.domain.hints import no_reach
 from workhorse.domain.runs import NewRun
 from workhorse.errors import ConfigurationError, StoreUnavailableError
-from workhorse.store.base.connecting import parse_url
+from workhorse.store.base.connecting import Target, parse_url
 from workhorse.store.base.database import Store
-from workhorse.store.fleet.notifying import PostgresLine, bells_of, enqueue_and_ring
+from workhorse.store.fleet import notifying
+from workhorse.store.fleet.notifying import _TRIED, PostgresLine, bells_of, enqueue_and_ring
 from workhorse.store.producing.ringing import channel_of, ring
 
 LONG = "q" * 60
@@ -281,6 +282,69 @@ def test_a_busy_line_is_not_asked_whether_it_is_there(pg: Store) -> None:
             pg.run(ring, ["a"])
             assert line.hear(["a"], 20_000) == {"a"}
         assert asked == []
+
+
+# -- what is between -----------------------------------------------------------------------------
+
+
+class Between(PostgresLine):
+    """A line whose server answers for another session, as through a pooler.
+
+    `keeps` says whether all that it is asked goes to one session; else what listens is another.
+    """
+
+    def __init__(self, target: Target, schema: str, *, keeps: bool) -> None:
+        super().__init__(target, schema)
+        self.keeps = keeps
+        self.asked: list[str] = []
+
+    def _ask(self, sql: str, *params: str) -> list[str | None]:
+        self.asked.append(sql)
+        if sql == "select pg_backend_pid()":
+            return ["1"]
+        if sql.startswith("listen") and not self.keeps:
+            return []
+        return super()._ask(sql, *params)
+
+
+def test_what_keeps_a_session_for_a_line_is_found_to_carry_bells(pg: Store) -> None:
+    """Another process answers than that which was connected to, and the bells come all the same."""
+    with closing(Between(pg.target, pg.schema, keeps=True)) as line:
+        assert line.hear(["a"], 0) == {"a"}
+        assert line.hear(["a", "b"], 0) == {"b"}
+
+        assert line.asked.count(f'listen "{_TRIED}"') == 1  # it is asked once a line
+        heard = "select string_agg(name, ' ' order by name) from pg_listening_channels() as name"
+        channels = sorted(channel_of(pg.schema, queue) for queue in "ab")
+        assert line._ask(heard) == [" ".join(channels)]
+
+
+def test_what_gives_each_statement_another_session_is_refused(
+    pg: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifying, "UNHEARD_S", 0.05)
+    with (
+        closing(Between(pg.target, pg.schema, keeps=False)) as line,
+        pytest.raises(StoreUnavailableError, match="no bell is heard: listen_url must be"),
+    ):
+        line.hear(["a"], 0)
+
+
+def test_straight_to_the_server_nothing_is_tried(
+    pg: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = PostgresLine._ask
+
+    def note(line: PostgresLine, sql: str, *params: str) -> list[str | None]:
+        asked.append(sql)
+        return ask(line, sql, *params)
+
+    monkeypatch.setattr(PostgresLine, "_ask", note)
+    with closing(PostgresLine(pg.target, pg.schema)) as line:
+        line.hear(["a"], 0)
+
+    assert asked == ["select pg_backend_pid()", f'listen "{channel_of(pg.schema, "a")}"']
 
 
 # -- where bells are -----------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from tests.store.acting import do, put, put_many, rows, take
 from workhorse.domain.ids import new_run_id
-from workhorse.errors import ConfigurationError, StoreUnavailableError
-from workhorse.store.base import database
+from workhorse.errors import ConfigurationError
 from workhorse.store.base.connecting import parse_url
 from workhorse.store.base.database import Store, Tx, writes_once
 from workhorse.store.base.poolers import LENT, Opener
@@ -204,19 +203,6 @@ def test_an_operation_that_fails_costs_no_connection(postgresql_store: Store) ->
 
 def _pid(tx: Tx) -> int:
     return tx.conn.exec_driver_sql("select pg_backend_pid()").scalar_one()  # type: ignore[no-any-return]
-
-
-def test_who_gets_no_connection_is_told_which_database_and_that_nothing_was_sent(
-    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "_FIRST_REST", 0.0)
-    with closing(Store.open(postgresql_url, connections=1)) as store:
-        monkeypatch.setattr(store.engine.pool, "_timeout", 0.01)
-        with (
-            store.engine.connect(),
-            pytest.raises(StoreUnavailableError, match=r"\(TimeoutError\); nothing was sent"),
-        ):
-            store.run(_pid)
 
 
 def test_what_a_connection_is_told_on_sqlite(empty_sqlite_url: str) -> None:

@@ -104,7 +104,9 @@ def test_a_pool_that_is_used_up_is_waited_for_and_then_named(
     def inside(tx: Tx) -> None:
         store.run(lambda inner: None)
 
-    with pytest.raises(StoreUnavailableError, match="did not answer \\(TimeoutError\\)"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"did not answer \(TimeoutError\); nothing was sent"
+    ):
         store.run(inside)
     store.run(lambda tx: None)
     store.close()

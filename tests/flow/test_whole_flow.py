@@ -102,9 +102,13 @@ class Flow:
         self.producer.start()
 
     def wait_for_producer(self) -> None:
-        assert self.producer is not None
-        self.producer.join(120)
-        assert not self.producer.is_alive()
+        """Wait until it has ended, for as long as it enqueues: a busy machine is only slow."""
+        producer, seen = self.producer, -1
+        assert producer is not None
+        while producer.is_alive() and self.produced > seen:
+            seen = self.produced
+            producer.join(120)
+        assert not producer.is_alive(), f"it enqueued {self.produced} runs, and then no other"
 
     def close(self) -> None:
         self.ended.set()

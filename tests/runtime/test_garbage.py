@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from tests.runtime import garbage_program
 
 
 def told(program: str) -> list[str]:
@@ -62,3 +65,23 @@ def test_a_process_that_has_a_setting_of_its_own_keeps_it(given: str) -> None:
         print((gc.get_threshold(), gc.isenabled()) == before, gc.get_freeze_count())
     """)
     assert said == ["True", "0"]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """What the runs of each handler have left to the collector."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('garbage') / 'runs.db'}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.runtime.garbage_program", url],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    told: dict[str, dict[str, int]] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize("handler", [each.__name__ for each in garbage_program.HANDLERS])
+def test_what_a_run_leaves_is_freed_at_once(left: dict[str, dict[str, int]], handler: str) -> None:
+    assert left[handler] == {}

@@ -81,7 +81,7 @@ class ActivationCore:
         self.cancelled = StopSwitch(owner)
         self.recorder = recorder
         self.flow: asyncio.Task[Any] | None = None
-        """The task that an async handler runs in; those that it starts are others."""
+        """The task that an async handler runs in, until its end; those it starts are others."""
         self.thread: int | None = None
         """The thread that a plain handler is called in."""
         self._claimed = claimed
@@ -193,6 +193,7 @@ class ActivationCore:
         with _making:
             self._over = True
             replay = self._replay
+        self.flow = None  # it holds the context of the handler, and that holds this
         if replay is not None:
             replay.gate.close(self._ended())
 

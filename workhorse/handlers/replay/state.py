@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -98,7 +100,8 @@ class Replay:
         self._flights: dict[str, Flight] = {}
         self._waits: dict[str, Wait] = {}
         self._timers: set[str] = set()
-        self._ended_in: set[asyncio.Task[Any] | None] = set()
+        # Weak: a task's context leads back to here.
+        self._ended_in: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._ending = False
         self._parked: set[Flight] = set()
         self._quiet: Pending[None] | None = None
@@ -385,10 +388,16 @@ class Replay:
     def suspend(self, waits: Sequence[Wait]) -> NoReturn:
         """End the activation at these waits, together with those that it has come to before."""
         self.gate.check_open()
+        self._come_to(waits)
+        raise self._suspended()
+
+    def _come_to(self, waits: Sequence[Wait]) -> None:
+        # Apart from who raises: the error keeps that one's frame, the running task keeps the error,
+        # and with the task in the frame they would be a circle.
         task = running_task()
         with self._lock:
             if task in self._ended_in:
-                raise self._suspended()  # what cleans up behind a wait starts no other
+                return  # what cleans up behind a wait starts no other
             first = not self._waits
             reached: dict[str, Wait] = {}
             for wait in waits:
@@ -408,13 +417,15 @@ class Replay:
         if task is not None:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
-                self._patience = self._loop.call_later(PATIENCE_S, self._end)
+                # Not in the handler's context: a handle keeps it until its time, cancelled too.
+                self._patience = self._loop.call_later(
+                    PATIENCE_S, self._end, context=contextvars.Context()
+                )
             self._loop.call_soon(self._look_around, _TURNS)
         else:
             self._ending = True
             if first:
                 self.gate.writer.suspending()
-        raise self._suspended()
 
     def _look_around(self, turns: int) -> None:
         """End the activation once no other of its tasks is in the midst of a boundary.
@@ -442,7 +453,8 @@ class Replay:
     def _let_go(self) -> None:
         """Let the tasks that are held at waits end."""
         if self._patience is not None:
-            self._patience.cancel()  # it would keep all of this alive for as long
+            self._patience.cancel()
+            self._patience = None
         if self._quiet is not None:
             self._quiet.answer(None)
 

@@ -47,6 +47,7 @@ class Activation:
         "_lock",
         "_returned",
         "_settled",
+        "_variables",
         "active_ms",
         "ask_ms",
         "children",
@@ -69,7 +70,6 @@ class Activation:
         "takes_slot",
         "task",
         "uprooted",
-        "variables",
         "waits",
         "written",
     )  # fmt: skip
@@ -93,7 +93,7 @@ class Activation:
         self.lease: Final[Lease] = claimed.lease
         self.recorder: Final = recorders.make(self, claimed.lease)
         self.core: Final = ActivationCore(claimed, self.recorder, now=recorders.now)
-        self.variables: Final = variables
+        self._variables: contextvars.Context | None = variables
         self.takes_slot: Final = takes_slot
 
         # for the heartbeat
@@ -108,6 +108,7 @@ class Activation:
         # for the handler
         self.started_ms: float | None = None
         self.main: asyncio.Task[None] | None = None
+        """The task that an async handler runs in, from its start to its end."""
         self.children: weakref.WeakSet[asyncio.Task[Any]] | None = None
         self.limit_ms = float("inf")
         """When the time of the attempt, or of the run, is over; which one, `limit_kind` says."""
@@ -155,6 +156,17 @@ class Activation:
     def stuck(self) -> bool:
         """Whether the handler still runs although the run is settled."""
         return self._settled and not self._returned
+
+    def take_variables(self) -> contextvars.Context:
+        """Hand over the handler's context variables, once, to who calls it.
+
+        They tell of the activation (`eventloop.running`). If it kept them, the two would hold each
+        other, and every run would be garbage that waits for Python's collector.
+        """
+        variables, self._variables = self._variables, None
+        if variables is None:
+            raise RuntimeError(f"{self!r}: its handler was called before")
+        return variables
 
     def begin(self, now_ms: float) -> bool:
         """Note that the handler is called now; False when it is too late for that."""

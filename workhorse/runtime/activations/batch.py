@@ -84,6 +84,12 @@ class Batch:
                 items.append(BatchItem(activation.core, payload, self))
         return items, left_out
 
+    def let_go_of_task(self) -> None:
+        """Part from the handler's asyncio task, which has ended: it holds the batch in its turn."""
+        self.main = None
+        for activation in self.activations:
+            activation.main = None
+
     # -- decisions of the handler ----------------------------------------------------------------
 
     @property

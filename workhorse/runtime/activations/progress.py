@@ -70,9 +70,13 @@ class LatestProgress:
         self._timers.at(self._pace.now_ms() + _AGAIN_MS, self._ask_soon)
 
     def drop(self) -> None:
-        """Forget what is not written."""
+        """Forget what is not written, and ask for nothing any more: the activation has ended."""
         with self._lock:
             self._latest = None
+            self._ask = _nothing  # it knows the recorder, which knows this
 
     def _ask_soon(self) -> None:
         self._ask()
+
+
+def _nothing() -> None: ...

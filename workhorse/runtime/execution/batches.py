@@ -139,7 +139,7 @@ class BatchExecutor:
         try:
             items = self._hand_over(batch)
             if items:
-                outcomes = batch.lead.variables.run(_call_plain, batch, items)
+                outcomes = batch.lead.take_variables().run(_call_plain, batch, items)
         finally:
             self._end(batch, outcomes)
 
@@ -167,7 +167,7 @@ class BatchExecutor:
     # -- on the event loop -----------------------------------------------------------------------
 
     def _start(self, batch: Batch) -> None:
-        variables = batch.lead.variables
+        variables = batch.lead.take_variables()
         variables.run(running.set, batch.lead)
         batch.main = asyncio.Task(
             self._activate(batch),
@@ -196,6 +196,7 @@ class BatchExecutor:
             if batch.uprooted:
                 await self._loop.wait_for_children(batch.lead)
         finally:
+            batch.let_go_of_task()
             self._end(batch, outcomes)
 
     def _cancel(self, batch: Batch) -> None:

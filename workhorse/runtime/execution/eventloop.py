@@ -201,7 +201,7 @@ class HandlerLoop:
                 self._activate(activation),
                 loop=loop,
                 name=f"run {activation.claimed.id}",
-                context=activation.variables,
+                context=activation.take_variables(),
             )
 
     async def _activate(self, activation: Activation) -> None:
@@ -231,6 +231,9 @@ class HandlerLoop:
                     activation.uprooted = True  # what it left behind is, here
                     await self.wait_for_children(activation)
         finally:
+            # The task has what the handler saw in its context, the activation among it: they part
+            # here, or each run would be garbage that waits for Python's collector.
+            activation.main = None
             activation.core.end()
             verdicts.forgotten(activation)  # a branch that a suspension has left out is no mistake
             if outcome is not None and activation.conclude(outcome, self._pace.now_ms()):

@@ -95,7 +95,7 @@ class ThreadExecutor:
     def _run(self, activation: Activation) -> None:
         try:
             if activation.begin(self._pace.now_ms()):
-                outcome = activation.variables.run(call_plain, activation)
+                outcome = activation.take_variables().run(call_plain, activation)
                 if activation.conclude(outcome, self._pace.now_ms()):
                     self._concluded([activation], ())
         finally:

@@ -48,7 +48,8 @@ class Guard:
 
     def __init__(self, what: str, conn: Connection, bound_ms: float | None) -> None:
         self._what = what
-        self._conn = conn
+        # Weak: the connection has its guard, also for who keeps it beyond his operation.
+        self._conn = weakref.ref(conn)
         self._raw: Any = conn.connection.driver_connection
         self._owner = threading.get_ident()
         self._watcher: int | None = None
@@ -128,7 +129,9 @@ class Guard:
     def let_go(self) -> bool:
         """Take the connection back after an error; answer whether it is as it was given."""
         self._take()
-        return not self.over and self.misused is None and not self._conn.invalidated
+        conn = self._conn()
+        whole = conn is not None and not conn.invalidated
+        return whole and not self.over and self.misused is None
 
     def forget(self) -> None:
         """Take the listeners off the driver's connection, which goes back to its pool."""
@@ -168,12 +171,14 @@ class Guard:
     def _take(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None  # it would call this
         with self._lock:  # a roll-back under way ends first
             self._ended = True
             self._state = _State.OURS
 
     def _look(self) -> str | None:
-        if self._conn.closed or self._conn.invalidated:
+        conn = self._conn()
+        if conn is None or conn.closed or conn.invalidated:
             return "the operation closed its connection"
         if isinstance(self._raw, sqlite3.Connection):
             if not self._raw.in_transaction:

@@ -185,7 +185,7 @@ def test_a_start_that_fails_is_told_before_the_next_claim_however_few_it_brings(
 
 def test_what_cannot_be_timed_is_handed_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """No handler is called, and nobody renews the leases of what nobody executes."""
-    rig.enqueue_many("t", MANY)
+    rig.enqueue_many("t", MANY, timeout_ms=60_000)
     worker = rig.worker(concurrency=2 * MANY)
 
     def fail(*_: object, **__: object) -> None:

@@ -24,8 +24,9 @@ from workhorse.domain.retry import RetryPolicy
 from workhorse.domain.runs import Reason, RunState
 from workhorse.errors import StoreUnavailableError
 from workhorse.runtime.activations import verdicts
+from workhorse.runtime.writing.batching import Batch
 from workhorse.store.durable.freeing import arm
-from workhorse.store.lifecycle.settling import Entry, settle
+from workhorse.store.lifecycle.settling import settle
 from workhorse.telemetry import Metric
 
 
@@ -37,15 +38,15 @@ def faulty(rig: Rig) -> Iterator[FaultyStore]:
     store.close()
 
 
-def hold_back(faulty: FaultyStore, kind: str, rig: Rig) -> tuple[Gate, list[list[Entry]]]:
+def hold_back(faulty: FaultyStore, kind: str, rig: Rig) -> tuple[Gate, list[Batch]]:
     """Register a task that ends at once, and a store whose first settle waits; note batches."""
     gate = Gate()
-    batches: list[list[Entry]] = []
+    batches: list[Batch] = []
     original = faulty.try_once
 
     def try_once(op: Any, /, *args: Any, **kwargs: Any) -> Any:
         if writes_batch(op):
-            batches.append(list(args[1]))
+            batches.append(args[0])
             if len(batches) == 1:
                 gate.come()
         return original(op, *args, **kwargs)
@@ -72,7 +73,7 @@ def test_what_is_waiting_is_settled_in_one_commit(rig: Rig, faulty: FaultyStore,
     gate.open()
 
     eventually(lambda: all(rig.state(run_id) is RunState.SUCCEEDED for run_id in rest))
-    assert [len(batch) for batch in batches] == [1, 20]
+    assert [len(batch.settles) for batch in batches] == [1, 20]
 
 
 def test_a_batch_stays_within_its_bounds(rig: Rig, faulty: FaultyStore) -> None:
@@ -93,8 +94,9 @@ def test_a_batch_stays_within_its_bounds(rig: Rig, faulty: FaultyStore) -> None:
 
     eventually(lambda: not worker.busy(), within=30)
     for batch in batches:
-        results = [getattr(entry.settlement, "result", None) or "" for entry in batch]
-        assert len(batch) <= 200
+        ends = [each.activation.settlement for each in batch.settles]
+        results = [getattr(end, "result", None) or "" for end in ends]
+        assert len(ends) <= 200
         assert sum(map(len, results)) <= 9 * 1024 * 1024
 
 
@@ -198,7 +200,7 @@ def settles_but(guilty: set[RunId], error: Callable[[], Exception]) -> Any:
     def wrap(original: Any) -> Any:
         def try_once(op: Any, /, *args: Any, **kwargs: Any) -> Any:
             refused = writes_batch(op)
-            if refused and any(entry.lease.run_id in guilty for entry in args[1]):
+            if refused and any(entry.lease.run_id in guilty for entry in args[0].settles):
                 raise error()
             return original(op, *args, **kwargs)
 

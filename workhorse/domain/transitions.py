@@ -55,7 +55,7 @@ def settlement_of(
     """
     match outcome:
         case Succeeded():
-            return Finish(RunState.SUCCEEDED, None, outcome.result)
+            return success_of(outcome)
         case Suspended(waits):
             return Suspend(waits)
         case HandedBack():
@@ -68,6 +68,11 @@ def settlement_of(
             return _spend(reason, failure, attempt, retry, draw)
         case _:
             assert_never(outcome)
+
+
+def success_of(outcome: Succeeded) -> Finish:
+    """Return what is written for a handler that has returned."""
+    return Finish(RunState.SUCCEEDED, None, outcome.result)
 
 
 def _spend(

@@ -139,6 +139,11 @@ class ActivationCore:
         return self._replay
 
     @property
+    def used(self) -> bool:
+        """Whether anything durable was asked of it; most handlers of short work ask for nothing."""
+        return self._replay is not None
+
+    @property
     def suspension(self) -> tuple[Wait, ...]:
         """The waits that the activation ends at; empty while it has come to none."""
         return () if self._replay is None else self._replay.suspension

@@ -222,12 +222,13 @@ class Task(Generic[P, R]):
             ConfigurationError: The handler's annotation cannot be used.
         """
         try:
-            return cast("P", self._payload_codec.decode(self._payload_name, payload_text))
+            payload: P = self._payload_codec.decode(self._payload_name, payload_text)
         except UnstorableValueError as misfit:
             raise NonRetryableError(
                 f"{misfit}. The run was enqueued by other code than runs here; the handler was not "
                 "called. Rerun it once a worker accepts it"
             ) from None
+        return payload
 
     def encode_result(self, value: object) -> str:
         """Return what a handler returned as the JSON text that is stored.
@@ -331,10 +332,10 @@ class Task(Generic[P, R]):
                 current.reset(before)
 
     def _call(self, context: Context | AsyncContext, payload: P) -> object:
-        arguments: list[object] = [context] if self.takes_context else []
-        if self.takes_payload:
-            arguments.append(payload)
-        return cast("Callable[..., object]", self.handler)(*arguments)
+        handler: Callable[..., object] = self.handler
+        if self.takes_context:
+            return handler(context, payload) if self.takes_payload else handler(context)
+        return handler(payload) if self.takes_payload else handler()
 
 
 def _close(awaitable: object) -> None:

@@ -182,8 +182,9 @@ class Activation:
             if self.outcome is not None:
                 return False
             self.outcome = outcome
-            if self.started_ms is not None:
-                self.active_ms = max(0, round(now_ms - self.started_ms))
+            started_ms = self.started_ms
+            if started_ms is not None and now_ms > started_ms:
+                self.active_ms = round(now_ms - started_ms)
             return True
 
     def note_returned(self) -> bool:

@@ -10,9 +10,9 @@ from typing import Final
 
 from workhorse.domain.outcomes import Finish, Settlement, Succeeded
 from workhorse.domain.runs import Failure, Reason, RunState
-from workhorse.domain.transitions import settlement_of
+from workhorse.domain.transitions import settlement_of, success_of
 from workhorse.runtime.activations.activation import Activation
-from workhorse.store.lifecycle.settling import Entry, Settled
+from workhorse.store.lifecycle.settling import Entry
 
 _REFUSED: Final = "SettlementRefused"
 
@@ -21,15 +21,16 @@ def decide(activation: Activation, draw: random.Random) -> Settlement:
     """Decide what is written, once: an offer that is repeated says the same."""
     if activation.settlement is None:
         claimed, outcome = activation.claimed, activation.outcome
+        if type(outcome) is Succeeded:
+            activation.settlement = success_of(outcome)
+            return activation.settlement
         if outcome is None:
             raise AssertionError(f"{activation!r} was offered without an outcome")
         activation.settlement = settlement_of(
             outcome,
             attempt=claimed.attempt,
             # They count for one that ends without an end alone.
-            hand_backs=(
-                0 if type(outcome) is Succeeded or activation.progressed else claimed.hand_backs
-            ),
+            hand_backs=0 if activation.progressed else claimed.hand_backs,
             retry=claimed.retry,
             draw=draw,
         )
@@ -49,17 +50,6 @@ def entry_of(activation: Activation) -> Entry:
         claimed.inbox,
         type(settlement) is not Finish and activation.progressed,
     )
-
-
-def written_state(activation: Activation, settled: Settled, mine: Settled) -> RunState | None:
-    """Return the state that was written; None where nothing was.
-
-    Args:
-        settled: What was written just now.
-        mine: What an earlier try had written, whose answer was lost: my token stands there.
-    """
-    run_id = activation.lease.run_id
-    return settled.written.get(run_id) or mine.written.get(run_id)
 
 
 def refusal(error: Exception) -> Finish:

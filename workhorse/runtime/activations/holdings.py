@@ -80,12 +80,11 @@ class Holdings:
     def remove(self, activations: Sequence[Activation]) -> None:
         """Let go of activations that are settled."""
         with self._changed:
-            for activation in activations:
-                self._held.discard(activation)
-                self._settled += 1
-                if activation.started_ms is not None:
-                    self._executed += 1
-                    self.cut_short += isinstance(activation.outcome, HandedBack)
+            self._held.difference_update(activations)
+            self._settled += len(activations)
+            called = [type(each.outcome) for each in activations if each.started_ms is not None]
+            self._executed += len(called)
+            self.cut_short += called.count(HandedBack)
             self._changed.notify_all()
 
     def let_go(self) -> None:

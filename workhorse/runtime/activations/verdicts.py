@@ -30,11 +30,23 @@ _SUCCEEDED: Final = Succeeded()
 
 def of_value(activation: Activation, value: object) -> Outcome:
     """Return the outcome of a handler that returned."""
-    if activation.limit is not None or activation.waits or activation.core.suspension:
-        decided = of_state(activation)
+    if activation.limit is not None or activation.core.used:
+        decided = _of_return(activation)
         if decided is not None:
-            activation.swallowed = isinstance(decided, SuspendedAt)
             return decided
+    try:
+        result = activation.task.encode_result(value)
+        return Succeeded(result) if result != "null" else _SUCCEEDED
+    except BaseException as error:  # noqa: BLE001 - a codec runs the user's code
+        return Failed(describe(error), reason_for(activation.task, error))
+
+
+def _of_return(activation: Activation) -> Outcome | None:
+    """Return what decides the outcome where a handler returned; None for what it returned."""
+    decided = of_state(activation)
+    if decided is not None:
+        activation.swallowed = isinstance(decided, SuspendedAt)
+        return decided
     if activation.core.cut_short:
         cut = of_cut(activation)
         if cut is not None:
@@ -42,11 +54,7 @@ def of_value(activation: Activation, value: object) -> Outcome:
     unawaited = forgotten(activation)
     if unawaited is not None:
         return Failed(describe(unawaited), reason_for(activation.task, unawaited))
-    try:
-        result = activation.task.encode_result(value)
-        return Succeeded(result) if result != "null" else _SUCCEEDED
-    except BaseException as error:  # noqa: BLE001 - a codec runs the user's code
-        return Failed(describe(error), reason_for(activation.task, error))
+    return None
 
 
 def of_error(activation: Activation, error: BaseException) -> Outcome:

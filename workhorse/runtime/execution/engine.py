@@ -236,6 +236,8 @@ class Engine:
         """
         activations = []
         known: dict[str, tuple[Task[Any, Any], Executor]] = {}
+        seen = self._variables if variables is None else variables
+        ask_ms = sent_ms + self._options.lease_ms / 3
         for run in runs:
             found = known.get(run.task)
             if found is None:
@@ -247,14 +249,12 @@ class Engine:
                 task,
                 executor=executor,
                 sent_ms=sent_ms,
-                variables=(self._variables if variables is None else variables).copy(),
+                variables=seen.copy(),
                 takes_slot=takes_slots,
                 recorders=self._recorders,
             )
-            activations.append(activation)
-        ask_ms = sent_ms + self._options.lease_ms / 3
-        for activation in activations:
             activation.ask_ms = ask_ms
+            activations.append(activation)
         if self.holdings.add(activations, expected=expected):
             self._heartbeat.wake()
             self._monitor.wake()
@@ -270,11 +270,14 @@ class Engine:
         """
         later = self._processes  # it says itself when a handler is called
         try:
-            limits = [
-                self._endings.set_limit(each, begins=each.executor is not later)
+            limited = [
+                each
                 for each in activations
+                if each.claimed.timeout_ms is not None or each.claimed.deadline_in_ms is not None
             ]
-            if any(limits):
+            for each in limited:
+                self._endings.set_limit(each, begins=each.executor is not later)
+            if limited:
                 self._monitor.wake()
         except BaseException:
             self.hand_back(activations)
@@ -322,7 +325,8 @@ class Engine:
             lost = [each for each in ended if each.lost]
             if lost:
                 self._settled([(each, None) for each in lost])  # nothing is sent without a token
-            self._writer.offer([each for each in ended if not each.lost])
+                ended = [each for each in ended if not each.lost]
+            self._writer.offer(ended)
         self._free([each for each in returned if each.note_returned()])
 
     # -- settling --------------------------------------------------------------------------------
@@ -336,7 +340,7 @@ class Engine:
     def _free(self, activations: Sequence[Activation]) -> None:
         if activations:
             self.holdings.note_freed(activations)
-            self._freed(sum(each.takes_slot for each in activations))
+            self._freed([each.takes_slot for each in activations].count(True))
 
     # -- what recorders find out -----------------------------------------------------------------
 

@@ -206,11 +206,12 @@ class HandlerLoop:
 
     async def _activate(self, activation: Activation) -> None:
         running.set(activation)  # for the tasks that the handler starts
+        core = activation.core
         outcome = None
         failed_beside = False
         try:
             if activation.begin(self._pace.now_ms()):
-                task, core = activation.task, activation.core
+                task = activation.task
                 try:
                     value = task.begin_async(core, task.decode(activation.claimed.payload))
                     if type(value) is CoroutineType or inspect.isawaitable(value):
@@ -219,7 +220,7 @@ class HandlerLoop:
                     if isinstance(error, GeneratorExit) and self._closing:
                         raise  # nobody awaits this coroutine any more
                     if verdicts.failed_beside(activation, error):
-                        activation.core.forget_waits()
+                        core.forget_waits()
                         failed_beside = True
                     await self._collect_waits(activation)
                     outcome = verdicts.of_error(activation, error)
@@ -227,15 +228,16 @@ class HandlerLoop:
                     if core.suspension:
                         await self._collect_waits(activation)
                     outcome = verdicts.of_value(activation, value)
-                if activation.core.cancelled or activation.waits or failed_beside:
+                if core.cancelled or activation.waits or failed_beside:
                     activation.uprooted = True  # what it left behind is, here
                     await self.wait_for_children(activation)
         finally:
             # The task has what the handler saw in its context, the activation among it: they part
             # here, or each run would be garbage that waits for Python's collector.
             activation.main = None
-            activation.core.end()
-            verdicts.forgotten(activation)  # a branch that a suspension has left out is no mistake
+            core.end()
+            if core.used:  # a branch that a suspension has left out is no mistake
+                verdicts.forgotten(activation)
             if outcome is not None and activation.conclude(outcome, self._pace.now_ms()):
                 self._ended.append(activation)
             self._note_returned(activation)

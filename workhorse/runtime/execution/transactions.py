@@ -182,8 +182,9 @@ class _Asked:
 
     def let_go(self) -> None:
         """Take back what waits for the signals."""
-        for forget in self.forget:
-            forget()
+        forget, self.forget = self.forget, []  # they know this
+        for each in forget:
+            each()
 
     def check(self) -> None:
         """Refuse to start for an activation that is at its end.

@@ -6,12 +6,13 @@ Source: docs/design.md, sections 3 and 6.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from workhorse.domain.hints import Reach
 from workhorse.domain.ids import RunId
+from workhorse.domain.runs import RunState
 from workhorse.runtime.activations.requests import Item, ToProgress, ToRead, ToRecord, ToSettle
 from workhorse.runtime.base.options import LARGEST_CLAIM
 from workhorse.store.base.database import writes_once
@@ -47,8 +48,20 @@ def gather(waiting: deque[Item], ready: Callable[[Item], bool]) -> list[Item]:
     Args:
         ready: Asked for each before it is taken in; False drops it.
     """
-    room = _Room()
     batch: list[Item] = []
+    # Most batches hold nothing but ends: for them no more is looked at than has to be.
+    ended: dict[RunId, int] = {}
+    chars = 0
+    while waiting and type(first := waiting[0]) is ToSettle and len(ended) < LARGEST_CLAIM:
+        lease = first.lease
+        if lease.run_id in ended or chars >= _LARGEST_BATCH_CHARS:
+            return batch
+        waiting.popleft()
+        if ready(first):
+            ended[lease.run_id] = lease.token
+            chars += first.size
+            batch.append(first)
+    room = _Room(ended, chars)
     while waiting and room.has_place_for(waiting[0]):
         item = waiting.popleft()
         if ready(item):
@@ -58,15 +71,20 @@ def gather(waiting: deque[Item], ready: Callable[[Item], bool]) -> list[Item]:
 
 
 class _Room:
-    """What a batch has taken in, and whether the next one fits."""
+    """What a batch has taken in, and whether the next one fits.
 
-    def __init__(self) -> None:
-        self._chars = 0
+    Args:
+        ended: The runs whose ends it has, with the tokens of their leases.
+        chars: How large these are.
+    """
+
+    def __init__(self, ended: dict[RunId, int], chars: int) -> None:
+        self._chars = chars
         self._records = 0
         self._reads = 0
-        self._tokens: dict[RunId, int] = {}
+        self._tokens = ended
         self._recorded: set[RunId] = set()
-        self._settled: set[RunId] = set()
+        self._settled = set(ended)
 
     def has_place_for(self, item: Item) -> bool:
         lease = item.lease
@@ -118,6 +136,10 @@ class Batch:
         """Return those that somebody still waits for."""
         batch = cls()
         for item in items:
+            if type(item) is ToSettle:
+                if not item.activation.settled:
+                    batch.settles.append(item)
+                continue
             if item.done:
                 continue
             match item:
@@ -127,20 +149,21 @@ class Batch:
                     batch.reads.append(item)
                 case ToProgress():
                     batch.progress.append(item)
-                case ToSettle():
-                    batch.settles.append(item)
         return batch
 
     def __bool__(self) -> bool:
         return bool(self.records or self.reads or self.progress or self.settles)
 
-    def successes(self, entries: Sequence[Entry]) -> Successes | None:
+    def successes(self) -> Successes | None:
         """Return what `write_successes` takes; None where there is anything else to write."""
         if self.records or self.reads or self.progress:
             return None
-        if any(each.progress is not None for each in self.settles):
-            return None
-        return successes_of(entries)
+        ends = [
+            (each.lease, each.activation.settlement)
+            for each in self.settles
+            if each.progress is None
+        ]
+        return successes_of(ends) if len(ends) == len(self.settles) else None
 
 
 @dataclass(slots=True)
@@ -154,6 +177,13 @@ class Committed:
     values: Sequence[str | None]
     settled: Settled
     mine: Settled
+
+    @property
+    def states(self) -> Mapping[RunId, RunState]:
+        """The states that were written for runs; nothing was for those that are not in it."""
+        if not self.mine.written:
+            return self.settled.written
+        return {**self.mine.written, **self.settled.written}
 
 
 def write_batch(tx: Tx, batch: Batch, entries: Sequence[Entry], *, reach: Reach) -> Committed:
@@ -178,24 +208,22 @@ def write_batch(tx: Tx, batch: Batch, entries: Sequence[Entry], *, reach: Reach)
     if progress:
         write_progress(tx, progress)
     settled = settle(tx, entries, reach=reach)
-    return Committed(recorded, values, settled, _mine(tx, entries, settled))
+    return Committed(recorded, values, settled, _mine(tx, batch, settled))
 
 
 @writes_once
-def write_successes(
-    tx: Tx, _batch: Batch, entries: Sequence[Entry], *, successes: Successes
-) -> Committed:
+def write_successes(tx: Tx, batch: Batch, successes: Successes) -> Committed:
     """As `write_batch`, for a batch that holds nothing but successes. PostgreSQL alone.
 
     Nearly all batches are such: their one statement is a transaction by itself. A round trip costs
     a thread not only its time, but a turn of the interpreter that it has to wait for.
     """
     settled = settle_successes(tx, successes)
-    return Committed(Written(), (), settled, _mine(tx, entries, settled))
+    return Committed(Written(), (), settled, _mine(tx, batch, settled))
 
 
-def _mine(tx: Tx, entries: Sequence[Entry], settled: Settled) -> Settled:
-    if len(settled.written) == len(entries):
+def _mine(tx: Tx, batch: Batch, settled: Settled) -> Settled:
+    if len(settled.written) == len(batch.settles):
         return Settled()
-    gone = [entry.lease for entry in entries if entry.lease.run_id not in settled.written]
+    gone = [each.lease for each in batch.settles if each.lease.run_id not in settled.written]
     return settled_before(tx, gone)

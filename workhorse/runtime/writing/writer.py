@@ -23,7 +23,6 @@ from workhorse.runtime.activations.entries import (
     entry_of,
     is_refusal,
     refusal,
-    written_state,
 )
 from workhorse.runtime.activations.requests import Item, ToProgress, ToRead, ToRecord, ToSettle
 from workhorse.runtime.base.calls import StoreCalls, lock_not_got, refuses_value
@@ -82,7 +81,7 @@ class Writer:
     def offer(self, activations: Sequence[Activation]) -> None:
         """Have the outcomes of activations written; each is offered once."""
         with self._changed:
-            self._waiting.extend(ToSettle(each) for each in activations)
+            self._waiting.extend([ToSettle(each) for each in activations])
             self._changed.notify_all()
 
     def ask(self, item: Item) -> bool:
@@ -156,10 +155,10 @@ class Writer:
 
     def _drop_lost(self, batch: Sequence[Item]) -> None:
         """Settle without a word what was lost while it waited."""
-        settles = [each.activation for each in batch if isinstance(each, ToSettle)]
-        lost = [(each, None) for each in settles if each.lost]
+        settles = [each for each in batch if type(each) is ToSettle]
+        lost = [each.activation for each in settles if each.activation.lost]
         if lost:
-            self._settled(lost)
+            self._settled([(each, None) for each in lost])
 
     def _write(self, items: Sequence[Item]) -> None:
         backoff = Backoff(50, 5_000)
@@ -184,11 +183,11 @@ class Writer:
             self._split([each for each in items if not each.done], failure)
 
     def _commit(self, batch: Batch) -> Committed:
-        entries = [entry_of(each.activation) for each in batch.settles]
         if self._calls.store.dialect.one_statement:
-            successes = batch.successes(entries)
+            successes = batch.successes()
             if successes is not None:
-                return self._calls.try_once(write_successes, batch, entries, successes=successes)
+                return self._calls.try_once(write_successes, batch, successes)
+        entries = [entry_of(each.activation) for each in batch.settles]
         return self._calls.try_once(write_batch, batch, entries, reach=self._reach)
 
     def _take(self, batch: Batch, done: Committed) -> None:
@@ -204,8 +203,10 @@ class Writer:
             # Before anybody hears of the settle: a drain then looks for what has become ready.
             self._free(freed)
         if batch.settles:
-            ended = [each.activation for each in batch.settles]
-            self._settled([(each, written_state(each, done.settled, done.mine)) for each in ended])
+            states = done.states
+            self._settled(
+                [(each.activation, states.get(each.lease.run_id)) for each in batch.settles]
+            )
 
     def _free(self, ended: Sequence[RunId]) -> None:
         """Wake who waited for the end of these runs: one pass, maintenance does what it leaves."""

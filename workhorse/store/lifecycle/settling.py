@@ -112,7 +112,9 @@ def settle(tx: Tx, entries: Sequence[Entry], *, reach: Reach, signed: bool = Tru
             settled.hints += done.hints
             settled.freed += done.freed
         return settled
-    successes = successes_of(entries) if signed and tx.dialect.one_statement else None
+    successes = None
+    if signed and tx.dialect.one_statement:
+        successes = successes_of([(entry.lease, entry.settlement) for entry in entries])
     if successes is not None:
         return settle_successes(tx, successes)
     ended = end_runs(tx, [_ending(entry, signed=signed) for entry in entries], under_lease=True)
@@ -164,16 +166,14 @@ def settled_before(tx: Tx, leases: Sequence[Lease]) -> Settled:
     return settled
 
 
-def successes_of(entries: Sequence[Entry]) -> Successes | None:
+def successes_of(ends: Sequence[tuple[Lease, Settlement | None]]) -> Successes | None:
     """Return id, token and result of each; None where one of them is no success."""
     successes = []
-    for entry in entries:
-        settlement = entry.settlement
+    for lease, settlement in ends:
         if type(settlement) is not Finish or settlement.state is not RunState.SUCCEEDED:
             return None
         if settlement.result is None:
             return None  # the database says what is wrong with that
-        lease = entry.lease
         successes.append((lease.run_id, lease.token, settlement.result))
     return successes
 

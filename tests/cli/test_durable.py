@@ -90,7 +90,7 @@ def test_a_timeline_tells_what_happened_and_no_values(cli_on_both: CommandLine, 
     assert people.lines[0].split() == ["at", "what", "name", "how"]
     assert "charge   checkpoint, 13 bytes" in people.lines[3]
     assert "by ann" in people.out
-    for secret in ("4000", "secret", "sum"):
+    for secret in ("card", "secret", "sum"):
         assert secret not in people.out + programs.out
 
 
@@ -127,7 +127,7 @@ def test_a_run_is_shown_with_checkpoints_waits_and_progress(
     assert '  {"done":3}' in people.lines
     assert "checkpoints" in people.lines
     assert "open waits" in people.lines
-    assert "4000" not in people.out
+    assert "card" not in people.out
     assert "progress" not in cli.ok("runs", "list", "--json").json["runs"][0]
 
 

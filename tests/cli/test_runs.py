@@ -31,7 +31,7 @@ def test_a_list_shows_the_newest_first_and_no_payload(cli_on_both: CommandLine) 
     assert [line.split()[0] for line in people.lines] == ["id", second, first]
     assert [run["id"] for run in programs.json["runs"]] == [second, first]
     assert programs.json["runs"][0]["state"] == "ready"
-    assert "4000" not in people.out + programs.out
+    assert "card" not in people.out + programs.out
     assert "payload" not in programs.json["runs"][0]
 
 

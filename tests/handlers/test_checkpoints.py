@@ -114,7 +114,7 @@ def test_a_changed_input_conflicts_on_replay(world: World) -> None:
     assert ctx.checkpoint("charge", lambda: 2, input={"to": "x", "cents": 500}) == 1
     with pytest.raises(CheckpointConflictError, match="checkpoint 'charge'.*another input") as it:
         ctx.checkpoint("charge", lambda: 2, input={"cents": 501, "to": "x"})
-    assert "501" not in str(it.value)
+    assert "cents" not in str(it.value)
     assert reason_for(None, it.value) is Reason.NOT_RETRYABLE
 
 
